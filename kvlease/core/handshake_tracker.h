@@ -1,0 +1,121 @@
+// The handshakes of one engine with its remote engines: one at a time for each address, in the
+// background, with back-off, re-made for a suspect or restarted peer (L21, L29–L32). Pure: it says which
+// handshakes to start; the host makes them and reports back.
+//
+//            want                 started                    succeeded
+//   idle ───────────► due ───────────────► in flight ─────────────────► ready
+//    ▲                 ▲                        │ failed                  │ suspect / refresh
+//    │ forgotten       └── back-off over ── backing off ◄── failed ── in flight ◄─────┘
+//    └───────────────────────────────── gave up (limit of attempts)
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvlease/base/ids.h"
+#include "kvlease/base/prng.h"
+#include "kvlease/base/time.h"
+#include "kvlease/core/transition_table.h"
+
+namespace kvlease {
+
+// Where a reference says its engine is: one handshake serves all requests that name the same (L29).
+struct PeerAddress {
+  EngineId engine;
+  std::string host;
+  std::uint16_t port = 0;
+  auto operator<=>(const PeerAddress&) const = default;
+};
+
+enum class HandshakeState : std::uint8_t { kDue, kInFlight, kReady, kBackingOff, kGaveUp };
+enum class HandshakeEvent : std::uint8_t {
+  kStarted,      // the host was told to start
+  kSucceeded,
+  kFailed,       // refused, unreachable or timed out; attempts are left
+  kLimit,        // failed, and no attempt is left
+  kBackOffOver,
+  kSuspect,      // a ready peer must be made anew (L21)
+  kRefresh,      // a reference names another incarnation (L31): ask again, the old one stays in use
+  kWanted,       // a new request names a peer that was given up: try again
+};
+std::string_view handshake_state_name(HandshakeState state);
+std::string_view handshake_event_name(HandshakeEvent event);
+std::span<const Transition<HandshakeState, HandshakeEvent>> handshake_transitions();
+
+struct HandshakeTrackerOptions {
+  Duration timeout = std::chrono::seconds{10};     // handshake_timeout (L48)
+  Duration back_off_min = std::chrono::milliseconds{250};
+  Duration back_off_max = std::chrono::seconds{10};
+  std::uint32_t attempts_max = 4;                  // in a row; then waiting requests get the failure
+  Duration refresh_interval_min = std::chrono::seconds{5};  // L31: at most one per interval and peer
+  Duration peer_ttl = std::chrono::seconds{3600};  // engine_ttl (L32)
+  std::uint64_t jitter_seed = 0;
+};
+
+class HandshakeTracker {
+ public:
+  explicit HandshakeTracker(const HandshakeTrackerOptions& options);
+
+  // A request names this address: a handshake is due unless one is there, under way or backing off
+  // (L29). Also counts as activity (L32).
+  void want(const PeerAddress& address, Instant now);
+
+  // Heartbeats, reads and messages to a peer keep it (L32).
+  void touch(const PeerAddress& address, Instant now);
+
+  // A ready peer has become suspect (L21): the handshake is due at once the first time, else with
+  // back-off.
+  void suspect(const PeerAddress& address, Instant now);
+
+  // A reference names an incarnation that is not the ready one (L31). Returns false when it was asked
+  // less than refresh_interval_min ago: judge by what is known.
+  bool refresh(const PeerAddress& address, Instant now);
+
+  // The handshakes to start now, each once; they are in flight until reported or timed out.
+  std::vector<PeerAddress> take_due(Instant now);
+
+  // The host's report of the handshake in flight. A report for one that timed out is ignored (false).
+  // failed() returns true when this was the last attempt: the requests that wait fail (L27, L29).
+  bool succeeded(const PeerAddress& address, Instant now);
+  bool failed(const PeerAddress& address, Instant now);
+
+  // Handshakes whose time limit has passed since the last call: the host cancels them; each then counts
+  // as failed() and is listed with whether it was the last attempt.
+  struct TimedOut {
+    PeerAddress address;
+    bool gave_up = false;
+  };
+  std::vector<TimedOut> take_timed_out(Instant now);
+
+  // Peers without activity for peer_ttl, forgotten by this call (L32). `busy` names those that may not
+  // go (transfers not final).
+  std::vector<PeerAddress> take_idle(std::span<const PeerAddress> busy, Instant now);
+
+  // nullopt-like: false when unknown.
+  bool is_known(const PeerAddress& address) const;
+  // Requires: known.
+  HandshakeState state(const PeerAddress& address) const;
+
+  Instant next_deadline() const;
+  std::size_t peers() const { return peers_.size(); }
+
+ private:
+  struct Peer {
+    HandshakeState state = HandshakeState::kDue;
+    bool ready_before = false;      // an old connection stays in use while it is asked again
+    std::uint32_t failures = 0;     // in a row
+    Instant deadline = kNever;      // of the state: time limit or end of the back-off
+    Instant refreshed_at{};
+    Instant active_at{};
+  };
+  std::map<PeerAddress, Peer> peers_;
+  HandshakeTrackerOptions options_;
+  Prng prng_;
+};
+
+}  // namespace kvlease

@@ -1,0 +1,93 @@
+// The leases of one rank of the engine that keeps the blocks (P): grant, renew, complete, end, expire.
+// Pure: `now` comes in, ended leases go out by take_ended(). Each end fences the lease's entry before
+// it can be seen (L23). Blocks are none of its business: see engine_leases.h.
+//
+// The picture of one lease on one rank:
+//
+//   admit ─► in batch ─── grant ───► live ─── complete/end/expire ─► ended (reported once)
+//              │  (early completions are kept, L8)
+//              └─ forget ─► gone
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "kvlease/base/ids.h"
+#include "kvlease/base/time.h"
+#include "kvlease/core/counters.h"
+#include "kvlease/core/lease.h"
+#include "kvlease/core/lease_entries.h"
+
+namespace kvlease {
+
+struct LeaseTableLimits {
+  Duration early_completion_ttl = std::chrono::seconds{60};  // L8
+  std::size_t early_completions_max = 10'000;                // L8
+  // A lease is never renewed beyond its grant + this (kv_lease_max_hold, L48).
+  Duration hold_max = kForever;
+};
+
+// One report `<id>:<n>` as parsed (L7).
+struct Completion {
+  std::string_view id;
+  std::uint32_t readers_expected = 1;  // n, 1 … 1024
+};
+
+class LeaseTable {
+ public:
+  // Requires: `entries` outlives this.
+  LeaseTable(const LeaseTableLimits& limits, LeaseEntries& entries);
+  ~LeaseTable();
+  LeaseTable(const LeaseTable&) = delete;
+  LeaseTable& operator=(const LeaseTable&) = delete;
+
+  // Notes a request of the current batch that may be granted a lease, so that a completion that comes
+  // before the grant is kept (L8). Requires: the id is neither in batch nor live.
+  void admit(const LeaseId& id);
+
+  // Drops a request that ended without a grant (L34), with its early completions.
+  void forget(const LeaseId& id);
+
+  // Makes a lease live until now + grant.remaining (saturating) and applies early completions (L1, L8).
+  // When the entry's word is not the granted one the copy ends at once as slot_mismatch (L23).
+  // Requires: the id is not live; it need not have been admitted.
+  void grant(const LeaseGrant& grant, Instant now);
+
+  // Renews every live lease named: expires_at = max(expires_at, now + its extension), never shortened
+  // (L2, L14); counts in its entry (L22). Unknown ids are counted and change nothing (L5).
+  // One call is one heartbeat message. O(ids).
+  void renew(std::span<const std::string_view> ids, Instant now);
+
+  // Counts one report of `sender`, grouped by reader (L7). Unknown ids are counted (L5).
+  void complete(const Completion& completion, const AgentName& sender, Instant now);
+
+  // Ends a live lease on the scheduler's order (L10, L6). Not an error when it has ended already.
+  void end(const LeaseId& id, LeaseEnd end, Instant now);
+
+  // Ends every lease with now >= expires_at (L3, L4); also drops early completions that are too old
+  // (L8). One comparison when nothing is due.
+  void sweep(Instant now);
+
+  // The earliest instant at which sweep() has something to do; kNever when there is none. A lower
+  // bound that is exact after a sweep.
+  Instant next_deadline() const;
+
+  // Takes the copies that have ended since the last call, in order of their ends.
+  std::vector<LeaseEnded> take_ended();
+
+  std::size_t live() const;
+  std::size_t in_batch() const;
+  std::optional<Instant> expires_at(const LeaseId& id) const;
+  const Counters& counters() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kvlease
