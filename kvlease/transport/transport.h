@@ -15,22 +15,11 @@
 
 #include "kvlease/base/bytes.h"
 #include "kvlease/base/ids.h"
+#include "kvlease/base/memory_region.h"
 #include "kvlease/base/result.h"
 #include "kvlease/base/time.h"
 
 namespace kvlease {
-
-enum class MemoryKind : std::uint8_t { kDram, kVram };
-
-// A range of memory. `address` is meaningful in the process that registered it; a peer uses it only to
-// name places inside that registration. `device` is 0 for kDram, the device's ordinal for kVram.
-struct MemoryRegion {
-  std::uint64_t address = 0;
-  std::uint64_t length_bytes = 0;
-  MemoryKind kind = MemoryKind::kDram;
-  std::uint32_t device = 0;
-  bool operator==(const MemoryRegion&) const = default;
-};
 
 // Handles are opaque numbers of one Transport, never reused by it.
 using DescListHandle = IntId<struct DescListHandleTag, std::uint64_t>;
