@@ -1,0 +1,33 @@
+// Finds and loads NIXL's C library at run time. kvlease builds and starts without it; where it is
+// missing, the error says what was tried and how to install it.
+#pragma once
+
+#include <string>
+
+#include "kvlease/base/result.h"
+#include "kvlease/nixl/capi.h"
+
+namespace kvlease::nixl {
+
+struct LibraryOptions {
+  // A file, or a directory that holds the library or an unzipped wheel (`--nixl-path`). Empty: the
+  // environment's KVLEASE_NIXL_PATH; without it .deps/nixl of the source tree, then the places
+  // where pip installs packages.
+  std::string explicit_path;
+};
+
+// A loaded library. It stays loaded until the process ends: its threads and plugins outlive
+// handles.
+struct Library {
+  std::string path;
+  capi::Functions functions;
+};
+
+// Loads the library and checks that it is a real one that has every function that we call.
+// Errors: kUnavailable when no candidate is usable.
+// Threads: call it before others start, for it sets two variables of the environment unless they
+// are set: UCX_MEM_EVENTS=n (our registrations outlive the agent, so UCX needs not hook memory
+// calls) and NIXL_LOG_LEVEL=WARN (a plain start logs a line for every plugin).
+Result<Library> load_library(const LibraryOptions& options);
+
+}  // namespace kvlease::nixl
