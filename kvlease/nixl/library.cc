@@ -72,13 +72,19 @@ const char* fill(void* handle, capi::Functions& functions) {
 }
 
 Result<Library> load_file(const fs::path& file) {
-  // A build that was installed without a run path does not find its siblings by itself; the loader
-  // takes what is mapped already. Where they are found anyway, this maps the same files earlier.
-  for (const char* sibling :
-       {"libserdes.so", "libnixl_common.so", "libstream.so", "libnixl_build.so", "libnixl.so"}) {
-    dlopen((file.parent_path() / sibling).c_str(), RTLD_NOW | RTLD_LOCAL);
-  }
   void* handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) {
+    // A build that was installed without a run path does not find its siblings by itself; the
+    // loader takes what is mapped already. Not done first: the wheel then ignores NIXL_LOG_LEVEL,
+    // for its parts each find their own copy of the logging library.
+    const std::string reason = dlerror();
+    for (const char* sibling :
+         {"libserdes.so", "libnixl_common.so", "libstream.so", "libnixl_build.so", "libnixl.so"}) {
+      dlopen((file.parent_path() / sibling).c_str(), RTLD_NOW | RTLD_LOCAL);
+    }
+    handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (handle == nullptr) return error(ErrorCode::kUnavailable, reason);
+  }
   if (handle == nullptr) return error(ErrorCode::kUnavailable, dlerror());
   const auto is_stub = reinterpret_cast<bool (*)()>(dlsym(handle, "nixl_capi_is_stub"));
   if (is_stub != nullptr && is_stub()) {
@@ -103,7 +109,6 @@ std::optional<fs::path> named_place(const LibraryOptions& options) {
 
 Result<Library> load_library(const LibraryOptions& options) {
   setenv("UCX_MEM_EVENTS", "n", 0);
-  setenv("NIXL_LOG_LEVEL", "WARN", 0);
   std::vector<fs::path> places;
   if (const std::optional<fs::path> named = named_place(options)) {
     std::error_code ignored;

@@ -25,9 +25,9 @@ struct Library {
 
 // Loads the library and checks that it is a real one that has every function that we call.
 // Errors: kUnavailable when no candidate is usable.
-// Threads: call it before others start, for it sets two variables of the environment unless they
-// are set: UCX_MEM_EVENTS=n (our registrations outlive the agent, so UCX needs not hook memory
-// calls) and NIXL_LOG_LEVEL=WARN (a plain start logs a line for every plugin).
+// Threads: call it before others start: it sets UCX_MEM_EVENTS=n in the environment, unless that is
+// set, so that UCX does not hook memory calls (our registrations outlive the agent, so it needs
+// not).
 Result<Library> load_library(const LibraryOptions& options);
 
 }  // namespace kvlease::nixl
