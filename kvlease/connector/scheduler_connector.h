@@ -1,0 +1,240 @@
+// The scheduler half of the connector, one per engine: admits and grants on P, tracks, judges and plans on
+// D, and packs everything into the step's metadata. Hooks have vLLM's names and order (L50).
+//
+// P: admit ─ on_new_request ─ … request_finished (grant) ─ … update_connector_output (ends).
+// D: on_new_request ─ get_num_new_matched_tokens ─ update_state_after_alloc (read) ─ …
+//    update_connector_output (loaded, failed, quiet) ─ … request_finished.
+// Handshakes: take_handshakes() says which to make; the host makes them and calls on_handshake().
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvlease/base/ids.h"
+#include "kvlease/base/result.h"
+#include "kvlease/base/time.h"
+#include "kvlease/connector/step_metadata.h"
+#include "kvlease/core/counters.h"
+#include "kvlease/core/engine_leases.h"
+#include "kvlease/core/handshake_tracker.h"
+#include "kvlease/core/heartbeat_tracker.h"
+#include "kvlease/core/lease_config.h"
+#include "kvlease/core/remote_request.h"
+#include "kvlease/wire/handshake.h"
+#include "kvlease/wire/kv_transfer_params.h"
+
+namespace kvlease {
+
+// One engine's own facts, as peers see them.
+struct EngineFacts {
+  EngineId engine_id;          // no '/' (L7)
+  Incarnation incarnation;
+  SealKey seal_key{};
+  std::uint32_t word_high = 0;
+  CompatibilityIdentity identity;
+  std::uint32_t tp_size = 1;
+  std::string advertise_host;  // what peers are given
+  std::uint16_t advertise_port = 0;
+};
+
+struct SchedulerConnectorOptions {
+  EngineFacts facts;
+  LeaseConfig config;
+  std::uint32_t num_blocks = 0;           // of the pool, for the budget (L43)
+  std::vector<std::string> allow_peers;   // hosts that D connects to (L51)
+  std::uint64_t seed = 0;                 // ids' suffixes, jitter
+};
+
+// What the hooks see of a request; the engine owns it.
+struct RequestView {
+  const RequestId& id;
+  std::string_view client_id;                    // X-Request-Id or the server's own
+  std::span<const TokenId> prompt_token_ids;
+  std::span<const std::string> cache_keys;       // what else keys the prefix cache (L52)
+  const std::optional<KvTransferParams>& kv_transfer_params;
+};
+
+// How much of the pool a new remote-decode prefill would pin (L43).
+struct AdmissionNeed {
+  std::size_t prompt_blocks = 0;         // of the whole prompt
+  std::size_t prompt_blocks_leased = 0;  // of these, leased already: they count once
+  std::size_t leased_blocks = 0;         // distinct, in the whole pool, now
+};
+
+enum class FinishStatus : std::uint8_t { kLength, kStopped, kAborted, kFailed };
+
+struct RequestFinished {
+  bool delay_free = false;  // the blocks are leased: keep them until the lease has ended
+  std::optional<KvTransferParams> kv_transfer_params;
+};
+
+// nullopt count: ask again later (the handshake is under way).
+struct NewMatchedTokens {
+  std::optional<std::uint32_t> count;
+  bool is_async = false;
+};
+
+// What an allocation for a request is made of. block_ids: the request's blocks from its first token on.
+struct Allocation {
+  std::span<const BlockId> block_ids;
+  std::uint32_t num_computed_tokens = 0;  // locally cached
+  std::uint32_t num_external_tokens = 0;  // to come from the remote
+};
+
+// What a step's answers mean for the engine.
+struct ConnectorUpdate {
+  std::vector<RequestId> finished_recving;         // loaded on all ranks
+  std::vector<FailedRecv> failed_recving;          // by kv_load_failure_policy (L27), once a request
+  std::vector<RequestId> quiet_recving;            // a failed or aborted load's blocks may be reused
+  std::vector<EngineLeaseEnded> finished_sending;  // leases that have ended on all ranks
+};
+
+class SchedulerConnector {
+ public:
+  explicit SchedulerConnector(const SchedulerConnectorOptions& options);
+
+  // --- P: admission -------------------------------------------------------------------------------
+
+  // Reserves what a request with do_remote_decode needs; other requests pass. Errors:
+  // kInvalidArgument when it could never fit the budget (400); kResourceExhausted when it does not fit
+  // now or no slot is free (503; L22, L43).
+  Result<void> admit(const RequestView& request, const AdmissionNeed& need);
+
+  // --- hooks --------------------------------------------------------------------------------------
+
+  // A request enters the scheduler. D: begins handshake and tracking (L15). P: notes it for this batch.
+  void on_new_request(const RequestView& request, Instant now);
+
+  // How many tokens beyond num_computed_tokens can come from the remote. Free of side effects.
+  NewMatchedTokens get_num_new_matched_tokens(const RequestView& request,
+                                              std::uint32_t num_computed_tokens) const;
+
+  // Blocks are allocated. D: plans the read, only what is missing (by count of locally cached blocks),
+  // or the release of a full hit (L33). Called once per request that asked for external tokens or that
+  // has a reference.
+  void update_state_after_alloc(const RequestView& request, const Allocation& allocation,
+                                Instant now);
+
+  // This step's orders for the ranks; what was packed is not packed again.
+  ConnectorMetadata build_connector_meta(Instant now);
+
+  // The request has ended (or, for kAborted, is about to). P: grants (L1) when it ended by length or
+  // stop, has do_remote_decode and blocks; `block_ids` are then leased and are pinned before this
+  // returns is acted upon by anyone. D: stops tracking (L16), owes P a release (L33).
+  // num_tokens_with_kv: tokens whose KV is in block_ids.
+  RequestFinished request_finished(const RequestView& request, FinishStatus status,
+                                   std::span<const BlockId> block_ids,
+                                   std::uint32_t num_tokens_with_kv, Instant now);
+
+  // The ranks' answers, index = rank. Requires: as many as tp_size.
+  ConnectorUpdate update_connector_output(std::span<const WorkerOutput> outputs, Instant now);
+
+  // --- handshake ----------------------------------------------------------------------------------
+
+  // This engine's side: the ranks' metadata, once, at start.
+  void set_xfer_handshake_metadata(std::vector<RankMetadata> ranks);
+  // The answer to a peer's request (checked by check_handshake_request).
+  HandshakeReply handshake_reply(Instant now) const;
+
+  struct HandshakeToMake {
+    PeerAddress address;
+    HandshakeRequest request;
+  };
+  // Handshakes to begin now; each must be reported by on_handshake or is failed at its time limit.
+  std::vector<HandshakeToMake> take_handshakes(Instant now);
+  // The host's report; a failed check of the reply counts as a failure. Late reports are ignored.
+  void on_handshake(const PeerAddress& address, const Result<HandshakeReply>& reply, Instant now);
+
+  // --- leases, by HTTP or by the host --------------------------------------------------------------
+
+  // Ends a live lease (L10, L34). False: not found.
+  bool release(const LeaseId& lease);
+  // Ends every live lease (drain limit, L36). Returns how many.
+  std::size_t cut_leases();
+
+  // --- the loop -----------------------------------------------------------------------------------
+
+  // When build_connector_meta() or take_handshakes() has something to do by itself.
+  Instant next_deadline() const;
+  // True when the next build_connector_meta() would not be empty or a handshake is to be made.
+  bool has_orders(Instant now) const;
+
+  // True while a lease, read, release or handshake is outstanding (L11).
+  bool has_work() const;
+
+  // This half's and, merged, the ranks' counters and events.
+  const Counters& counters() const { return counters_; }
+  std::vector<Event> take_events();
+  const EngineLeases& leases() const { return leases_; }
+  std::size_t tracked_requests() const { return loads_.size(); }
+  const LeaseConfig& config() const { return options_.config; }
+  const EngineFacts& facts() const { return options_.facts; }
+
+ private:
+  // D: one request with a reference.
+  struct Load {
+    RemoteRequestState state = RemoteRequestState::kWaitingForPeer;
+    PeerAddress address;
+    KvTransferParams params;
+    std::vector<TokenId> prompt_token_ids;     // until the reference is judged
+    std::vector<std::string> cache_keys;
+    std::optional<PeerId> peer;
+    bool tracked = false;
+    std::set<Rank> validated;
+    std::set<Rank> failed;
+    std::set<Rank> quiet;
+    std::optional<LoadFailure> failure;
+    Instant waiting_since{};
+    std::uint32_t num_prompt_tokens = 0;
+  };
+  // D: one connection to one incarnation.
+  struct Peer {
+    PeerAddress address;
+    HandshakeReply reply;
+  };
+  // P: one admitted request.
+  struct Admitted {
+    LeaseReservation reservation;
+    std::size_t blocks = 0;  // counted against the budget
+  };
+
+  bool apply(Load& load, RemoteRequestEvent event);
+  void judge(const RequestId& id, Load& load, Instant now);
+  Result<void> check_reference(const Load& load, const Peer& peer) const;
+  void refuse(const RequestId& id, Load& load, LoadFailure failure, std::string why);
+  void accept(const RequestId& id, Load& load, PeerId peer, Instant now);
+  void end_tracking(Load& load, bool owes_completion);
+  void drop_peer(PeerId id, const std::string& reason, bool suspect, Instant now);
+  void fail_waiting(const PeerAddress& address, const std::string& why);
+  void merge_rank_output(Rank rank, const WorkerOutput& output, Instant now);
+  void settle_load(const RequestId& id, Load& load);
+  KvTransferParams make_params(const LeaseReservation& reservation, const RequestView& request,
+                               std::span<const BlockId> block_ids,
+                               std::uint32_t num_tokens_with_kv) const;
+  void emit(Event event);
+
+  SchedulerConnectorOptions options_;
+  EngineLeases leases_;
+  HeartbeatTracker heartbeats_;
+  HandshakeTracker handshakes_;
+  std::vector<RankMetadata> ranks_;
+  std::map<RequestId, Admitted> admitted_;
+  std::size_t admitted_blocks_ = 0;
+  std::map<RequestId, Load> loads_;
+  std::map<PeerId, Peer> peers_;
+  std::map<PeerAddress, PeerId> ready_;    // the connection in use for each address
+  std::uint32_t next_peer_ = 1;
+  ConnectorMetadata next_;                 // the orders of the next step
+  ConnectorUpdate update_;                 // what the next update_connector_output() tells
+  Counters counters_;
+  std::vector<Event> events_;
+};
+
+}  // namespace kvlease
