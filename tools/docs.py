@@ -1,0 +1,59 @@
+"""Checks the repository's markdown files against the repository.
+
+Every relative link leads to a file and, where it names one, to a heading (`#words-of-it`). A fenced
+block under a comment that names a file (`<!-- tests/install/lease_once.cc -->`) is that file's text,
+or a part of it.
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def prose(text: str) -> str:
+    """Returns the text without its fenced code."""
+    return re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def anchors(text: str) -> set[str]:
+    """Returns the names that a heading can be linked by."""
+    headings = re.findall(r"^#+ +(.+)$", prose(text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def check_links(path: pathlib.Path, text: str):
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose(text)):
+        if re.match(r"\w+:", link):
+            continue
+        target, _, anchor = link.partition("#")
+        there = (path.parent / target).resolve() if target else path
+        if not there.exists():
+            yield f"{link} leads nowhere"
+        elif anchor and anchor not in anchors(there.read_text()):
+            yield f"{target or path.name} has no heading #{anchor}"
+
+
+def check_quotes(path: pathlib.Path, text: str):
+    quotes = re.findall(r"^<!-- (\S+/\S+) -->\n```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    for source, quoted in quotes:
+        if not (ROOT / source).exists():
+            yield f"quotes {source}, which does not exist"
+        elif quoted not in (ROOT / source).read_text():
+            yield f"quotes {source}, but not as it stands there"
+
+
+def main() -> int:
+    listed = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"],
+                            cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
+    paths = [ROOT / name for name in listed if (ROOT / name).exists()]
+    findings = [f"{path.relative_to(ROOT)}: {finding}" for path in paths
+                for check in (check_links, check_quotes) for finding in check(path, path.read_text())]
+    print("\n".join(findings or [f"the links and quotes of {len(paths)} documents hold"]))
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
