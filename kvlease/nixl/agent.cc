@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kvlease/base/check.h"
+#include "kvlease/transport/paired_bytes.h"
 
 namespace kvlease::nixl {
 namespace {
@@ -99,7 +100,7 @@ class Agent final : public Transport {
   struct List {
     AgentName owner;  // empty: this agent
     PreparedList handle;
-    std::vector<std::uint64_t> lengths_bytes;
+    std::vector<MemoryRegion> descriptors;
   };
   struct Read {
     AgentName peer;
@@ -269,8 +270,7 @@ Result<DescListHandle> Agent::prepare(const AgentName& owner,
   }
   List list{.owner = owner,
             .handle = PreparedList(nullptr, ReleaseList{&nixl_, agent_.get()}),
-            .lengths_bytes = {}};
-  list.lengths_bytes.reserve(descriptors.size());
+            .descriptors = {descriptors.begin(), descriptors.end()}};
   Owned<capi::XferDlist> described{nullptr, nixl_.destroy_xfer_dlist};
   const MemoryKind kind = descriptors.front().kind;
   Status status = create(described, nixl_.create_xfer_dlist, mem_type(kind));
@@ -282,7 +282,6 @@ Result<DescListHandle> Agent::prepare(const AgentName& owner,
     if (status != Status::kSuccess) break;
     status = nixl_.xfer_dlist_add_desc(described.get(), descriptor.address, descriptor.length_bytes,
                                        descriptor.device);
-    list.lengths_bytes.push_back(descriptor.length_bytes);
   }
   if (status == Status::kSuccess) {
     capi::DlistHandle* handle = nullptr;
@@ -315,9 +314,9 @@ Result<std::deque<Request>> Agent::make_requests(const List& local, const List& 
   for (std::size_t first = 0, last = 0; first < count; first = last) {
     std::uint64_t bytes = 0;
     do {
-      bytes += local.lengths_bytes[indices.local[last++]];
-    } while (last < count &&
-             bytes + local.lengths_bytes[indices.local[last]] <= options_.post_bytes_max);
+      bytes += local.descriptors[indices.local[last++]].length_bytes;
+    } while (last < count && bytes + local.descriptors[indices.local[last]].length_bytes <=
+                                 options_.post_bytes_max);
     // int and uint32_t may alias; no list is longer than an int can count.
     const auto* from = reinterpret_cast<const int*>(indices.remote.data() + first);
     const auto* to = reinterpret_cast<const int*>(indices.local.data() + first);
@@ -341,21 +340,9 @@ Result<TransferHandle> Agent::post_read(DescListHandle local, DescListHandle rem
   KVL_CHECK(to != lists_.end() && to->second.owner.empty(), "a read lands in a local list");
   KVL_CHECK(from != lists_.end() && !from->second.owner.empty(), "a read comes from a peer's list");
   KVL_CHECK(from->second.handle != nullptr, "a list is not used after its peer was removed");
-  KVL_CHECK(!indices.local.empty() && indices.local.size() == indices.remote.size(),
-            "a read pairs equally many indices");
-  for (std::size_t i = 0; i < indices.local.size(); ++i) {
-    KVL_CHECK(indices.local[i] < to->second.lengths_bytes.size() &&
-                  indices.remote[i] < from->second.lengths_bytes.size(),
-              "an index lies inside its list");
-    const std::uint64_t room_bytes = to->second.lengths_bytes[indices.local[i]];
-    const std::uint64_t source_bytes = from->second.lengths_bytes[indices.remote[i]];
-    if (room_bytes != source_bytes) {
-      return error(ErrorCode::kInvalidArgument, "pair " + std::to_string(i) + " of a read from '" +
-                                                    from->second.owner.str() + "' copies " +
-                                                    std::to_string(source_bytes) + " bytes into " +
-                                                    std::to_string(room_bytes));
-    }
-  }
+  const Result<std::uint64_t> bytes =
+      paired_bytes(to->second.descriptors, from->second.descriptors, indices);
+  if (!bytes) return std::unexpected(bytes.error());
 
   Result<std::deque<Request>> requests = make_requests(to->second, from->second, indices);
   if (!requests) return std::unexpected(requests.error());
