@@ -66,11 +66,11 @@ class Transport {
   virtual void remove_peer(const AgentName& peer) = 0;
 
   // Prepares descriptors of this agent's registered memory (destinations).
-  // Errors: kInvalidArgument when a descriptor lies outside every registration.
+  // Errors: kInvalidArgument when there is no descriptor or one lies outside every registration.
   virtual Result<DescListHandle> prepare_local(std::span<const MemoryRegion> descriptors) = 0;
 
   // Prepares descriptors of `peer`'s memory (sources).
-  // Errors: kNotFound for a peer that is not loaded; kInvalidArgument outside its registrations.
+  // Errors: kNotFound for a peer that is not loaded; kInvalidArgument as for prepare_local().
   virtual Result<DescListHandle> prepare_remote(const AgentName& peer,
                                                 std::span<const MemoryRegion> descriptors) = 0;
 
