@@ -6,6 +6,8 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # g++ 12 reports these falsely through std::expected and std::string at -O2.
   list(APPEND KVLEASE_WARNINGS -Wno-error=maybe-uninitialized -Wno-error=restrict
        -Wno-error=array-bounds -Wno-error=stringop-overflow -Wno-missing-field-initializers)
+  # The thread sanitizer does not model fences; what they order is accessed atomically all the same.
+  list(APPEND KVLEASE_WARNINGS -Wno-tsan)
 else()
   list(APPEND KVLEASE_WARNINGS -Wno-missing-designated-field-initializers)
 endif()

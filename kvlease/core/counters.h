@@ -1,5 +1,5 @@
-// What the protocol counts, by cause (L5, L43, L44): one enum, one table of names, one bag of numbers
-// that every part fills and metrics print.
+// What the protocol counts, by cause (L5, L43, L44): one enum, one table of names, one bag of
+// numbers that every part fills and metrics print.
 #pragma once
 
 #include <array>
@@ -11,42 +11,42 @@ namespace kvlease {
 
 enum class Counter : std::uint8_t {
   // P: notifications received.
-  kHeartbeatsReceived,    // messages
-  kLeasesRenewed,         // ids that named a live lease
-  kHeartbeatUnknown,      // ids that named no live lease (L5)
-  kCompletionsReceived,   // reports counted towards a lease
-  kCompletionUnknown,     // for an id that is not live (L5); NIXL metrics: notifications after expiry
-  kCompletionDuplicate,   // a second report of the same rank (L7)
-  kCompletionMismatch,    // another n than the first of its group (L7)
-  kCompletionEarly,       // kept for a grant to come (L8)
-  kCompletionEarlyDropped,  // bound or 60 s reached (L8)
-  kNotifMalformed,        // not of the wire's forms (L44)
-  kNotifEmptyId,          // empty pieces of a heartbeat (L17)
-  kSlotMismatch,          // a grant whose word differed (L23)
-  kStallGraces,           // turns that began late (L47)
+  kHeartbeatsReceived,   // messages
+  kLeasesRenewed,        // ids that named a live lease
+  kHeartbeatUnknown,     // ids that named no live lease (L5)
+  kCompletionsReceived,  // reports counted towards a lease
+  kCompletionUnknown,  // for an id that is not live (L5); NIXL metrics: notifications after expiry
+  kCompletionDuplicate,     // a second report of the same rank (L7)
+  kCompletionMismatch,      // another n than the first of its group (L7)
+  kCompletionEarly,         // kept for a grant to come (L8)
+  kCompletionEarlyDropped,  // bound or 60 s reached, or no grant came (L8)
+  kNotifMalformed,          // not of the wire's forms (L44)
+  kNotifEmptyId,            // empty pieces of a heartbeat (L17)
+  kSlotMismatch,            // a grant whose word differed (L23)
+  kStallGraces,             // turns that began late (L47)
   // D: sent and read.
-  kHeartbeatsSent,        // messages
+  kHeartbeatsSent,  // messages
   kCompletionsSent,
   kSendFailures,
   kReadsPosted,
   kReadsValidated,
-  kReadsRejected,         // the entry's word had changed (L24)
-  kReadsFailed,           // transport error
-  kReadsTimedOut,         // kv_load_timeout (L48)
-  kUnvalidatedReads,      // foreign peers (L28)
+  kReadsRejected,     // the entry's word had changed (L24)
+  kReadsFailed,       // transport error
+  kReadsTimedOut,     // kv_load_timeout (L48)
+  kUnvalidatedReads,  // foreign peers (L28)
   kProbes,
-  kLeasesLost,            // found by the probe (L25)
+  kLeasesLost,                // found by the probe (L25)
   kHeartbeatsUnacknowledged,  // (L25)
   kHandshakesStarted,
   kHandshakesDone,
   kHandshakesFailed,
-  kPeersForgotten,        // engine_ttl (L32)
-  kPeersSuspect,          // (L21)
-  kInvalidReferences,     // (L52, L28)
-  kStaleReferences,       // (L31)
-  kLateReports,           // reports about requests that are gone (L35)
-  kRefusedAdmissions,     // 503 for slots or budget (L22, L43)
-  kFallbacks,             // a remote prefill that was computed here instead (H07)
+  kPeersForgotten,     // engine_ttl (L32)
+  kPeersSuspect,       // (L21)
+  kInvalidReferences,  // (L52, L28)
+  kStaleReferences,    // (L31)
+  kLateReports,        // reports about requests that are gone (L35)
+  kRefusedAdmissions,  // 503 for slots or budget (L22, L43)
+  kFallbacks,          // a remote prefill that was computed here instead (H07)
   kCount,
 };
 

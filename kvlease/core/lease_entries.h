@@ -1,6 +1,6 @@
-// The table of lease entries of one rank, in registered memory: the fence, D's acknowledgement and the
-// loss notice in 16 bytes a lease (L22, L23, L25). Only this process's CPU writes it; peers read it
-// one-sidedly at any time.
+// The table of lease entries of one rank, in registered memory: the fence, D's acknowledgement and
+// the loss notice in 16 bytes a lease (L22, L23, L25). Only this process's CPU writes it; peers
+// read it one-sidedly at any time.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,12 @@
 
 namespace kvlease {
 
-// Little-endian, aligned to 16. Part of the wire: the layout never changes within a protocol version.
+// Little-endian, aligned to 16. Part of the wire: the layout never changes within a protocol
+// version.
 struct alignas(16) LeaseEntry {
-  std::uint64_t word = 0;      // high 32: drawn per engine start; low 32: uses of the slot that ended
-  std::uint64_t renewals = 0;  // heartbeats that named the live lease; in entry 0: turns of the loop
+  std::uint64_t word = 0;  // high 32: drawn per engine start; low 32: uses of the slot that ended
+  std::uint64_t renewals =
+      0;  // heartbeats that named the live lease; in entry 0: turns of the loop
   bool operator==(const LeaseEntry&) const = default;
 };
 static_assert(sizeof(LeaseEntry) == 16);
@@ -25,25 +27,30 @@ inline constexpr SlotId kFirstLeaseSlot{1};
 class LeaseEntries {
  public:
   // Takes over `memory` (registered by the host, outlives this) and fills it: every word is
-  // `word_high << 32`. Requires: at least 2 entries; word_high != 0, the same on all ranks (L22).
+  // `word_high << 32`, every count 0. Requires: at least 2 entries; word_high != 0, the same on all
+  // ranks (L22).
   LeaseEntries(std::span<LeaseEntry> memory, std::uint32_t word_high);
 
   std::uint64_t word(SlotId slot) const;
   std::uint64_t renewals(SlotId slot) const;
   std::uint32_t size() const { return static_cast<std::uint32_t>(memory_.size()); }
 
-  // Ends the present use of a slot: stores word + 1, then a sequentially consistent fence; only after
-  // it returns may the blocks be handed out again (L23).
+  // Ends the present use of a slot: stores word + 1, then a sequentially consistent fence; only
+  // after it returns may the blocks be handed out again (L23).
   void end(SlotId slot);
 
-  // Counts a heartbeat for the live lease in `slot`, and its renewals start at 0 with a grant (L22).
-  void renew(SlotId slot);
+  // Starts the count of a new lease in `slot` at 0 (L22).
   void begin(SlotId slot);
+
+  // Counts a heartbeat for the live lease in `slot` (L22).
+  void renew(SlotId slot);
 
   // Counts one turn of the rank's loop in entry 0 (L22, L25).
   void turn();
 
  private:
+  LeaseEntry& entry(SlotId slot) const;
+
   std::span<LeaseEntry> memory_;
 };
 

@@ -1,6 +1,7 @@
-// The leases of one rank of the engine that keeps the blocks (P): grant, renew, complete, end, expire.
-// Pure: `now` comes in, ended leases go out by take_ended(). Each end fences the lease's entry before
-// it can be seen (L23). Blocks are none of its business: see engine_leases.h.
+// The leases of one rank of the engine that keeps the blocks (P): grant, renew, complete, end,
+// expire. Pure: `now` comes in, ended leases go out by take_ended(). Each end fences the lease's
+// entry before it can be seen (L23). Blocks are none of its business: see engine_leases.h. A
+// message is applied whether or not its lease is due already: what came before the sweep wins (L9).
 //
 // The picture of one lease on one rank:
 //
@@ -28,6 +29,8 @@ namespace kvlease {
 struct LeaseTableLimits {
   Duration early_completion_ttl = std::chrono::seconds{60};  // L8
   std::size_t early_completions_max = 10'000;                // L8
+  // Groups of readers kept for one lease; the oldest gives way to a new one (L7, L43).
+  std::size_t reader_groups_max = 16;
   // A lease is never renewed beyond its grant + this (kv_lease_max_hold, L48).
   Duration hold_max = kForever;
 };
@@ -46,24 +49,27 @@ class LeaseTable {
   LeaseTable(const LeaseTable&) = delete;
   LeaseTable& operator=(const LeaseTable&) = delete;
 
-  // Notes a request of the current batch that may be granted a lease, so that a completion that comes
-  // before the grant is kept (L8). Requires: the id is neither in batch nor live.
+  // Notes a request of the current batch that may be granted a lease, so that a completion that
+  // comes before the grant is kept (L8). Requires: the id is neither in batch nor live.
   void admit(const LeaseId& id);
 
-  // Drops a request that ended without a grant (L34), with its early completions.
+  // Drops a request that ended without a grant (L34), with its early completions. Not an error when
+  // it was never admitted. Requires: not live.
   void forget(const LeaseId& id);
 
-  // Makes a lease live until now + grant.remaining (saturating) and applies early completions (L1, L8).
-  // When the entry's word is not the granted one the copy ends at once as slot_mismatch (L23).
+  // Makes a lease live until now + grant.remaining (saturating) and applies early completions (L1,
+  // L8). When the entry's word is not the granted one the copy ends at once, `recalled` with
+  // slot_mismatch set, and the entry stays as it is: its word already refuses the reader (L23).
   // Requires: the id is not live; it need not have been admitted.
   void grant(const LeaseGrant& grant, Instant now);
 
-  // Renews every live lease named: expires_at = max(expires_at, now + its extension), never shortened
-  // (L2, L14); counts in its entry (L22). Unknown ids are counted and change nothing (L5).
-  // One call is one heartbeat message. O(ids).
+  // Renews every live lease named: expires_at = max(expires_at, now + its extension), never
+  // shortened (L2, L14); counts in its entry (L22). Unknown ids are counted and change nothing
+  // (L5). One call is one heartbeat message. O(ids).
   void renew(std::span<const std::string_view> ids, Instant now);
 
-  // Counts one report of `sender`, grouped by reader (L7). Unknown ids are counted (L5).
+  // Counts one report of `sender`, grouped by reader; ends the lease as `completed` when one group
+  // is full (L7). Kept when the id is in batch (L8). Unknown ids are counted (L5).
   void complete(const Completion& completion, const AgentName& sender, Instant now);
 
   // Ends a live lease on the scheduler's order (L10, L6). Not an error when it has ended already.
@@ -73,8 +79,9 @@ class LeaseTable {
   // (L8). One comparison when nothing is due.
   void sweep(Instant now);
 
-  // The earliest instant at which sweep() has something to do; kNever when there is none. A lower
-  // bound that is exact after a sweep.
+  // When to sweep next; kNever when nothing can fall due. Never later than the earliest deadline,
+  // and after a sweep always later than its `now`: it may lie before the earliest deadline (after
+  // renewals), then the sweep at it ends nothing and raises it. O(1).
   Instant next_deadline() const;
 
   // Takes the copies that have ended since the last call, in order of their ends.
@@ -84,6 +91,9 @@ class LeaseTable {
   std::size_t in_batch() const;
   std::optional<Instant> expires_at(const LeaseId& id) const;
   const Counters& counters() const;
+
+  // Records that sweeps have looked at since the start: their work, free of any clock.
+  std::uint64_t records_scanned() const;
 
  private:
   class Impl;
