@@ -1,5 +1,6 @@
-// The scheduler half of the connector, one per engine: admits and grants on P, tracks, judges and plans on
-// D, and packs everything into the step's metadata. Hooks have vLLM's names and order (L50).
+// The scheduler half of the connector, one per engine: admits and grants on P, tracks, judges and
+// plans on D, and packs everything into the step's metadata. Hooks have vLLM's names and order
+// (L50).
 //
 // P: admit ─ on_new_request ─ … request_finished (grant) ─ … update_connector_output (ends).
 // D: on_new_request ─ get_num_new_matched_tokens ─ update_state_after_alloc (read) ─ …
@@ -15,6 +16,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kvlease/base/ids.h"
@@ -34,7 +36,7 @@ namespace kvlease {
 
 // One engine's own facts, as peers see them.
 struct EngineFacts {
-  EngineId engine_id;          // no '/' (L7)
+  EngineId engine_id;  // no '/' (L7)
   Incarnation incarnation;
   SealKey seal_key{};
   std::uint32_t word_high = 0;
@@ -47,17 +49,17 @@ struct EngineFacts {
 struct SchedulerConnectorOptions {
   EngineFacts facts;
   LeaseConfig config;
-  std::uint32_t num_blocks = 0;           // of the pool, for the budget (L43)
-  std::vector<std::string> allow_peers;   // hosts that D connects to (L51)
-  std::uint64_t seed = 0;                 // ids' suffixes, jitter
+  std::uint32_t num_blocks = 0;          // of the pool, for the budget (L43)
+  std::vector<std::string> allow_peers;  // hosts that D connects to (L51)
+  std::uint64_t seed = 0;                // ids' suffixes, jitter
 };
 
 // What the hooks see of a request; the engine owns it.
 struct RequestView {
   const RequestId& id;
-  std::string_view client_id;                    // X-Request-Id or the server's own
+  std::string_view client_id;  // X-Request-Id or the server's own
   std::span<const TokenId> prompt_token_ids;
-  std::span<const std::string> cache_keys;       // what else keys the prefix cache (L52)
+  std::span<const std::string> cache_keys;  // what else keys the prefix cache (L52)
   const std::optional<KvTransferParams>& kv_transfer_params;
 };
 
@@ -81,7 +83,8 @@ struct NewMatchedTokens {
   bool is_async = false;
 };
 
-// What an allocation for a request is made of. block_ids: the request's blocks from its first token on.
+// What an allocation for a request is made of. block_ids: the request's blocks from its first token
+// on.
 struct Allocation {
   std::span<const BlockId> block_ids;
   std::uint32_t num_computed_tokens = 0;  // locally cached
@@ -90,9 +93,9 @@ struct Allocation {
 
 // What a step's answers mean for the engine.
 struct ConnectorUpdate {
-  std::vector<RequestId> finished_recving;         // loaded on all ranks
-  std::vector<FailedRecv> failed_recving;          // by kv_load_failure_policy (L27), once a request
-  std::vector<RequestId> quiet_recving;            // a failed or aborted load's blocks may be reused
+  std::vector<RequestId> finished_recving;  // loaded on all ranks
+  std::vector<FailedRecv> failed_recving;   // by kv_load_failure_policy (L27), once a request
+  std::vector<RequestId> quiet_recving;     // a failed or aborted load's blocks may be reused
   std::vector<EngineLeaseEnded> finished_sending;  // leases that have ended on all ranks
 };
 
@@ -100,34 +103,37 @@ class SchedulerConnector {
  public:
   explicit SchedulerConnector(const SchedulerConnectorOptions& options);
 
-  // --- P: admission -------------------------------------------------------------------------------
+  // --- P: admission
+  // -------------------------------------------------------------------------------
 
   // Reserves what a request with do_remote_decode needs; other requests pass. Errors:
-  // kInvalidArgument when it could never fit the budget (400); kResourceExhausted when it does not fit
-  // now or no slot is free (503; L22, L43).
+  // kInvalidArgument when it could never fit the budget (400); kResourceExhausted when it does not
+  // fit now or no slot is free (503; L22, L43).
   Result<void> admit(const RequestView& request, const AdmissionNeed& need);
 
-  // --- hooks --------------------------------------------------------------------------------------
+  // --- hooks
+  // --------------------------------------------------------------------------------------
 
-  // A request enters the scheduler. D: begins handshake and tracking (L15). P: notes it for this batch.
+  // A request enters the scheduler. D: begins handshake and tracking (L15). P: notes it for this
+  // batch.
   void on_new_request(const RequestView& request, Instant now);
 
   // How many tokens beyond num_computed_tokens can come from the remote. Free of side effects.
   NewMatchedTokens get_num_new_matched_tokens(const RequestView& request,
                                               std::uint32_t num_computed_tokens) const;
 
-  // Blocks are allocated. D: plans the read, only what is missing (by count of locally cached blocks),
-  // or the release of a full hit (L33). Called once per request that asked for external tokens or that
-  // has a reference.
+  // Blocks are allocated. D: plans the read, only what is missing (by count of locally cached
+  // blocks), or the release of a full hit (L33). Called once per request that asked for external
+  // tokens or that has a reference.
   void update_state_after_alloc(const RequestView& request, const Allocation& allocation,
                                 Instant now);
 
   // This step's orders for the ranks; what was packed is not packed again.
   ConnectorMetadata build_connector_meta(Instant now);
 
-  // The request has ended (or, for kAborted, is about to). P: grants (L1) when it ended by length or
-  // stop, has do_remote_decode and blocks; `block_ids` are then leased and are pinned before this
-  // returns is acted upon by anyone. D: stops tracking (L16), owes P a release (L33).
+  // The request has ended (or, for kAborted, is about to). P: grants (L1) when it ended by length
+  // or stop, has do_remote_decode and blocks; `block_ids` are then leased and are pinned before
+  // this returns is acted upon by anyone. D: stops tracking (L16), owes P a release (L33).
   // num_tokens_with_kv: tokens whose KV is in block_ids.
   RequestFinished request_finished(const RequestView& request, FinishStatus status,
                                    std::span<const BlockId> block_ids,
@@ -136,7 +142,8 @@ class SchedulerConnector {
   // The ranks' answers, index = rank. Requires: as many as tp_size.
   ConnectorUpdate update_connector_output(std::span<const WorkerOutput> outputs, Instant now);
 
-  // --- handshake ----------------------------------------------------------------------------------
+  // --- handshake
+  // ----------------------------------------------------------------------------------
 
   // This engine's side: the ranks' metadata, once, at start.
   void set_xfer_handshake_metadata(std::vector<RankMetadata> ranks);
@@ -152,20 +159,19 @@ class SchedulerConnector {
   // The host's report; a failed check of the reply counts as a failure. Late reports are ignored.
   void on_handshake(const PeerAddress& address, const Result<HandshakeReply>& reply, Instant now);
 
-  // --- leases, by HTTP or by the host --------------------------------------------------------------
+  // --- leases, by HTTP or by the host
+  // --------------------------------------------------------------
 
   // Ends a live lease (L10, L34). False: not found.
   bool release(const LeaseId& lease);
   // Ends every live lease (drain limit, L36). Returns how many.
   std::size_t cut_leases();
 
-  // --- the loop -----------------------------------------------------------------------------------
+  // --- the loop
+  // -----------------------------------------------------------------------------------
 
   // When build_connector_meta() or take_handshakes() has something to do by itself.
   Instant next_deadline() const;
-  // True when the next build_connector_meta() would not be empty or a handshake is to be made.
-  bool has_orders(Instant now) const;
-
   // True while a lease, read, release or handshake is outstanding (L11).
   bool has_work() const;
 
@@ -183,16 +189,16 @@ class SchedulerConnector {
     RemoteRequestState state = RemoteRequestState::kWaitingForPeer;
     PeerAddress address;
     KvTransferParams params;
-    std::vector<TokenId> prompt_token_ids;     // until the reference is judged
-    std::vector<std::string> cache_keys;
-    std::optional<PeerId> peer;
-    bool tracked = false;
-    std::set<Rank> validated;
-    std::set<Rank> failed;
-    std::set<Rank> quiet;
+    bool prompt_matches = false;  // its digest is the prompt's (L52)
+    std::uint32_t num_usable_tokens =
+        0;                       // of the prompt, that the remote has and the digest covers
+    Instant waiting_until{};     // of kWaitingForPeer (L48)
+    std::optional<PeerId> peer;  // the connection that it was accepted for
+    bool tracked = false;        // counts as a user of the lease at heartbeats_
+    bool read_planned = false;
+    std::set<Rank> validated;  // ranks whose read is over and good …
+    std::set<Rank> quiet;      // … or over and not
     std::optional<LoadFailure> failure;
-    Instant waiting_since{};
-    std::uint32_t num_prompt_tokens = 0;
   };
   // D: one connection to one incarnation.
   struct Peer {
@@ -204,21 +210,50 @@ class SchedulerConnector {
     LeaseReservation reservation;
     std::size_t blocks = 0;  // counted against the budget
   };
+  using LoadIt = std::map<RequestId, Load>::iterator;
 
-  bool apply(Load& load, RemoteRequestEvent event);
-  void judge(const RequestId& id, Load& load, Instant now);
-  Result<void> check_reference(const Load& load, const Peer& peer) const;
-  void refuse(const RequestId& id, Load& load, LoadFailure failure, std::string why);
-  void accept(const RequestId& id, Load& load, PeerId peer, Instant now);
-  void end_tracking(Load& load, bool owes_completion);
-  void drop_peer(PeerId id, const std::string& reason, bool suspect, Instant now);
-  void fail_waiting(const PeerAddress& address, const std::string& why);
-  void merge_rank_output(Rank rank, const WorkerOutput& output, Instant now);
-  void settle_load(const RequestId& id, Load& load);
+  // P
+  RequestFinished finish_remote_decode(const RequestView& request, FinishStatus status,
+                                       std::span<const BlockId> block_ids,
+                                       std::uint32_t num_tokens_with_kv, Instant now);
   KvTransferParams make_params(const LeaseReservation& reservation, const RequestView& request,
                                std::span<const BlockId> block_ids,
                                std::uint32_t num_tokens_with_kv) const;
-  void emit(Event event);
+
+  // D: references
+  void apply(Load& load, RemoteRequestEvent event);
+  void note_prompt(Load& load, const RequestView& request);
+  void wait_for_peer(const RequestId& id, Load& load, Instant now);
+  void stop_waiting(const RequestId& id, Load& load);
+  void judge(LoadIt it, Instant now);
+  Result<void> check_reference(const Load& load, const Peer& peer) const;
+  void accept(LoadIt it, PeerId peer, Instant now);
+  void refuse(LoadIt it, LoadFailure failure, const std::string& why);
+  void fail_load(const RequestId& id, Load& load, RemoteRequestEvent event, LoadFailure failure,
+                 const std::string& why);
+  void finish_remote_prefill(LoadIt it);
+
+  // D: reads and what they owe
+  void plan_read(const RequestId& id, Load& load, const Allocation& allocation);
+  void merge_rank_output(Rank rank, const WorkerOutput& output, std::set<RequestId>& touched,
+                         Instant now);
+  void settle(LoadIt it);
+  void end_tracking(Load& load);
+  void tell_end(const Load& load);
+  bool is_over(const Load& load) const;
+  std::optional<PeerId> connection(const Load& load) const;
+
+  // D: peers
+  void on_new_peer(const PeerAddress& address, const HandshakeReply& reply, Instant now);
+  void drop_peer(PeerId id, Instant now);
+  void judge_waiting(const PeerAddress& address, Instant now);
+  void fail_waiting(const PeerAddress& address, const std::string& why);
+  void fail_overdue_waiting(Instant now);
+  void forget_idle_peers(Instant now);
+  HeartbeatInfo heartbeat_info(const DueHeartbeat& due) const;
+  HandshakeRequest handshake_request(const PeerAddress& address) const;
+
+  void emit(Event event) { events_.push_back(std::move(event)); }
 
   SchedulerConnectorOptions options_;
   EngineLeases leases_;
@@ -228,11 +263,12 @@ class SchedulerConnector {
   std::map<RequestId, Admitted> admitted_;
   std::size_t admitted_blocks_ = 0;
   std::map<RequestId, Load> loads_;
+  std::set<std::pair<Instant, RequestId>> waiting_;  // loads that wait for a peer, by their limit
   std::map<PeerId, Peer> peers_;
-  std::map<PeerAddress, PeerId> ready_;    // the connection in use for each address
+  std::map<PeerAddress, PeerId> ready_;  // the connection in use for each address
   std::uint32_t next_peer_ = 1;
-  ConnectorMetadata next_;                 // the orders of the next step
-  ConnectorUpdate update_;                 // what the next update_connector_output() tells
+  ConnectorMetadata next_;  // the orders of the next step
+  ConnectorUpdate update_;  // what the next update tells the engine
   Counters counters_;
   std::vector<Event> events_;
 };

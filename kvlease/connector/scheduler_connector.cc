@@ -1,0 +1,221 @@
+// Implements scheduler_connector.h: P's side and the step. D's references and reads are in
+// scheduler_loads.cc, its peers in scheduler_peers.cc.
+#include "kvlease/connector/scheduler_connector.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kvlease/base/check.h"
+#include "kvlease/wire/seal.h"
+
+namespace kvlease {
+
+SchedulerConnector::SchedulerConnector(const SchedulerConnectorOptions& options)
+    : options_(options),
+      leases_({.tp = options.facts.tp_size,
+               .slots = options.config.lease_slots,
+               .word_high = options.facts.word_high,
+               .id_seed = options.seed}),
+      handshakes_({.timeout = options.config.handshake_timeout,
+                   .refresh_interval_min = options.config.times.heartbeat_interval,
+                   .peer_ttl = options.config.engine_ttl,
+                   .jitter_seed = options.seed + 1}) {}
+
+Result<void> SchedulerConnector::admit(const RequestView& request, const AdmissionNeed& need) {
+  const auto& params = request.kv_transfer_params;
+  if (!params || !params->do_remote_decode) return {};
+  if (params->do_remote_prefill) {
+    return error(
+        ErrorCode::kInvalidArgument,
+        "kv_transfer_params: do_remote_decode and do_remote_prefill are both true; set the "
+        "one that this instance is to be");
+  }
+  const auto budget = static_cast<std::size_t>(options_.config.lease_max_blocks_fraction *
+                                               static_cast<double>(options_.num_blocks));
+  const std::size_t new_blocks = need.prompt_blocks - need.prompt_blocks_leased;
+  if (need.prompt_blocks > budget) {  // L43
+    return error(ErrorCode::kInvalidArgument,
+                 "the prompt needs " + std::to_string(need.prompt_blocks) +
+                     " blocks, the budget of leased blocks is " + std::to_string(budget) +
+                     " (kv_lease_max_blocks_fraction): it can never be handed over");
+  }
+  if (need.leased_blocks + admitted_blocks_ + new_blocks > budget) {
+    counters_.add(Counter::kRefusedAdmissions);
+    return error(ErrorCode::kResourceExhausted,
+                 std::to_string(need.leased_blocks) + " blocks are leased and " +
+                     std::to_string(admitted_blocks_) + " admitted of a budget of " +
+                     std::to_string(budget) + " (kv_lease_max_blocks_fraction): try again later");
+  }
+  auto reservation = leases_.reserve(request.client_id);
+  if (!reservation) {
+    counters_.add(Counter::kRefusedAdmissions);
+    return std::unexpected(reservation.error());
+  }
+  admitted_blocks_ += new_blocks;
+  admitted_.emplace(request.id, Admitted{std::move(*reservation), new_blocks});
+  return {};
+}
+
+void SchedulerConnector::on_new_request(const RequestView& request, Instant now) {
+  if (const auto it = admitted_.find(request.id); it != admitted_.end()) {
+    next_.reqs_in_batch.push_back(it->second.reservation.id);  // L8
+    return;
+  }
+  const auto& params = request.kv_transfer_params;
+  if (!params || !params->do_remote_prefill) return;
+  const auto [it, is_new] = loads_.emplace(request.id, Load{.params = *params});
+  KVL_CHECK(is_new, "an engine's request ids are unique");
+  Load& load = it->second;
+  note_prompt(load, request);
+  wait_for_peer(request.id, load, now);
+  if (!params->remote_engine_id || !params->remote_request_id || !params->remote_host ||
+      !params->remote_port || !params->remote_block_ids) {
+    refuse(it, LoadFailure::kInvalidReference,
+           "kv_transfer_params names no engine, request, host, port or blocks");
+    return;
+  }
+  load.address = {*params->remote_engine_id, *params->remote_host, *params->remote_port};
+  if (std::ranges::find(options_.allow_peers, load.address.host) == options_.allow_peers.end()) {
+    refuse(it, LoadFailure::kInvalidReference,
+           "remote_host " + load.address.host + " is not allowed: --allow-peer");  // L51
+    return;
+  }
+  handshakes_.want(load.address, now);  // L15, L29
+  if (ready_.contains(load.address)) judge(it, now);
+}
+
+RequestFinished SchedulerConnector::request_finished(const RequestView& request,
+                                                     FinishStatus status,
+                                                     std::span<const BlockId> block_ids,
+                                                     std::uint32_t num_tokens_with_kv,
+                                                     Instant now) {
+  if (const auto it = loads_.find(request.id); it != loads_.end()) finish_remote_prefill(it);
+  return finish_remote_decode(request, status, block_ids, num_tokens_with_kv, now);
+}
+
+RequestFinished SchedulerConnector::finish_remote_decode(const RequestView& request,
+                                                         FinishStatus status,
+                                                         std::span<const BlockId> block_ids,
+                                                         std::uint32_t num_tokens_with_kv,
+                                                         Instant now) {
+  const auto it = admitted_.find(request.id);
+  if (it == admitted_.end()) return {};
+  const Admitted admitted = std::move(it->second);
+  admitted_.erase(it);
+  admitted_blocks_ -= admitted.blocks;
+  const LeaseId& lease = admitted.reservation.id;
+  const bool ended_well = status == FinishStatus::kLength || status == FinishStatus::kStopped;
+  if (!ended_well || block_ids.empty()) {  // L1, L34
+    leases_.cancel(lease);
+    next_.reqs_not_processed.push_back(lease);
+    return {};
+  }
+  next_.reqs_to_send.push_back(leases_.grant(lease, block_ids, options_.config.times, now));  // L1
+  emit({.kind = EventKind::kLeaseGranted,
+        .request = request.id,
+        .lease = lease,
+        .count = block_ids.size(),
+        .length = options_.config.times.duration});
+  return {.delay_free = true,
+          .kv_transfer_params =
+              make_params(admitted.reservation, request, block_ids, num_tokens_with_kv)};
+}
+
+KvTransferParams SchedulerConnector::make_params(const LeaseReservation& reservation,
+                                                 const RequestView& request,
+                                                 std::span<const BlockId> block_ids,
+                                                 std::uint32_t num_tokens_with_kv) const {
+  using std::chrono::duration_cast;
+  using std::chrono::milliseconds;
+  const EngineFacts& facts = options_.facts;
+  const auto in_ms = [](Duration length) {
+    return static_cast<std::uint64_t>(duration_cast<milliseconds>(length).count());
+  };
+  KvTransferParams params{
+      .do_remote_prefill = true,
+      .remote_block_ids = {{{block_ids.begin(), block_ids.end()}}},
+      .remote_engine_id = facts.engine_id,
+      .remote_request_id = reservation.id,
+      .remote_host = facts.advertise_host,
+      .remote_port = facts.advertise_port,
+      .tp_size = facts.tp_size,
+      .dcp_size = 1,
+      .pp_size = 1,
+      .remote_num_tokens = num_tokens_with_kv,
+      .transfer_mode = facts.identity.transfer_mode,
+      .kvlease = LeaseReference{
+          .incarnation = facts.incarnation,
+          .slot = reservation.slot,
+          .word = reservation.word,
+          .digest = digest_tokens(request.prompt_token_ids, request.cache_keys),
+          .digest_tokens = static_cast<std::uint32_t>(request.prompt_token_ids.size()),
+          .lease_duration_ms = in_ms(options_.config.times.duration),
+          .heartbeat_interval_ms = in_ms(options_.config.times.heartbeat_interval)}};
+  params.kvlease->seal = seal_reference(facts.seal_key, sealed_reference(params));  // L52
+  return params;
+}
+
+ConnectorMetadata SchedulerConnector::build_connector_meta(Instant now) {
+  for (const HandshakeTracker::TimedOut& timed_out : handshakes_.take_timed_out(now)) {
+    counters_.add(Counter::kHandshakesFailed);
+    emit({.kind = EventKind::kHandshakeFailed,
+          .peer = timed_out.address.engine.str(),
+          .detail = "no answer within handshake_timeout"});
+    if (timed_out.gave_up) fail_waiting(timed_out.address, "no answer within handshake_timeout");
+  }
+  fail_overdue_waiting(now);
+  forget_idle_peers(now);
+  for (const DueHeartbeat& due : heartbeats_.take_due(now)) {
+    handshakes_.touch(peers_.at(due.peer).address, now);  // L32
+    next_.heartbeat_by_engine.push_back(heartbeat_info(due));
+  }
+  for (LeaseGrant& grant : next_.reqs_to_send) {  // L46: what is left of it, not a deadline
+    const Instant granted_at = leases_.live_leases().at(grant.id).granted_at;
+    grant.remaining = remaining(saturating_add(granted_at, grant.remaining), now);
+  }
+  next_.leases_to_end = leases_.take_orders();
+  return std::exchange(next_, {});
+}
+
+ConnectorUpdate SchedulerConnector::update_connector_output(std::span<const WorkerOutput> outputs,
+                                                            Instant now) {
+  KVL_CHECK(outputs.size() == options_.facts.tp_size, "one answer of every rank");
+  std::set<RequestId> touched;
+  for (std::uint32_t rank = 0; rank < outputs.size(); ++rank) {
+    merge_rank_output(Rank(rank), outputs[rank], touched, now);
+  }
+  for (const RequestId& id : touched) settle(loads_.find(id));
+  for (EngineLeaseEnded& ended : leases_.take_ended()) {
+    emit({.kind = EventKind::kLeaseEnded,
+          .lease = ended.id,
+          .detail = std::string(lease_end_name(ended.end)),
+          .count = ended.blocks.size(),
+          .length = ended.held});
+    update_.finished_sending.push_back(std::move(ended));
+  }
+  return std::exchange(update_, {});
+}
+
+bool SchedulerConnector::release(const LeaseId& lease) {
+  return leases_.end(lease, LeaseEnd::kReleased);  // L10
+}
+
+std::size_t SchedulerConnector::cut_leases() {
+  std::vector<LeaseId> ids;
+  for (const auto& [id, lease] : leases_.live_leases()) ids.push_back(id);
+  return static_cast<std::size_t>(std::ranges::count_if(
+      ids, [this](const LeaseId& id) { return leases_.end(id, LeaseEnd::kDrained); }));
+}
+
+Instant SchedulerConnector::next_deadline() const {
+  const Instant waiting = waiting_.empty() ? kNever : waiting_.begin()->first;
+  return earlier(waiting, earlier(heartbeats_.next_deadline(), handshakes_.next_deadline()));
+}
+
+bool SchedulerConnector::has_work() const {
+  return leases_.live() > 0 || !loads_.empty() || !next_.empty();
+}
+
+std::vector<Event> SchedulerConnector::take_events() { return std::exchange(events_, {}); }
+
+}  // namespace kvlease

@@ -1,0 +1,150 @@
+// D's peers: which handshakes to make, which connection is in use for an address, and what happens
+// to the requests that wait for one (L21, L29–L32).
+#include <algorithm>
+#include <utility>
+
+#include "kvlease/connector/scheduler_connector.h"
+
+namespace kvlease {
+
+void SchedulerConnector::set_xfer_handshake_metadata(std::vector<RankMetadata> ranks) {
+  ranks_ = std::move(ranks);
+}
+
+HandshakeReply SchedulerConnector::handshake_reply(Instant now) const {
+  return {.engine_id = options_.facts.engine_id,
+          .incarnation = options_.facts.incarnation,
+          .seal_key = options_.facts.seal_key,
+          .protocol = kProtocol,
+          .identity = options_.facts.identity,
+          .times = options_.config.times,
+          .clock_seconds = to_seconds(now.time_since_epoch()),
+          .ranks = ranks_};
+}
+
+HandshakeRequest SchedulerConnector::handshake_request(const PeerAddress& address) const {
+  return {.engine_id = options_.facts.engine_id,
+          .incarnation = options_.facts.incarnation,
+          .expected_engine_id = address.engine,
+          .protocol = kProtocol,
+          .identity = options_.facts.identity,
+          .tp_size = options_.facts.tp_size};
+}
+
+std::vector<SchedulerConnector::HandshakeToMake> SchedulerConnector::take_handshakes(Instant now) {
+  std::vector<HandshakeToMake> handshakes;
+  for (const PeerAddress& address : handshakes_.take_due(now)) {
+    counters_.add(Counter::kHandshakesStarted);
+    emit({.kind = EventKind::kHandshakeStarted,
+          .peer = address.engine.str(),
+          .detail = address.host + ':' + std::to_string(address.port)});
+    handshakes.push_back({address, handshake_request(address)});
+  }
+  return handshakes;
+}
+
+void SchedulerConnector::on_handshake(const PeerAddress& address,
+                                      const Result<HandshakeReply>& reply, Instant now) {
+  const Result<void> good = reply ? check_handshake_reply(*reply, handshake_request(address),
+                                                          options_.config.enforce_handshake_compat)
+                                  : Result<void>(std::unexpected(reply.error()));
+  if (!good) {
+    counters_.add(Counter::kHandshakesFailed);
+    emit({.kind = EventKind::kHandshakeFailed,
+          .peer = address.engine.str(),
+          .detail = good.error().message});
+    if (handshakes_.failed(address, now)) fail_waiting(address, good.error().message);
+    return;
+  }
+  if (!handshakes_.succeeded(address, now)) {
+    counters_.add(Counter::kLateReports);
+    return;
+  }
+  counters_.add(Counter::kHandshakesDone);
+  emit({.kind = EventKind::kHandshakeDone, .peer = address.engine.str()});
+  const auto ready = ready_.find(address);
+  if (ready == ready_.end() || peers_.at(ready->second).reply.incarnation != reply->incarnation) {
+    on_new_peer(address, *reply, now);
+  }
+  judge_waiting(address, now);  // L18: what waited goes out in this step
+}
+
+void SchedulerConnector::on_new_peer(const PeerAddress& address, const HandshakeReply& reply,
+                                     Instant now) {
+  if (const auto old = ready_.find(address); old != ready_.end())
+    drop_peer(old->second, now);  // L31
+  const PeerId id(next_peer_++);
+  peers_.emplace(id, Peer{address, reply});
+  ready_.emplace(address, id);
+  next_.peers_to_add.push_back({.peer = id, .engine = reply.engine_id, .ranks = reply.ranks});
+}
+
+// Stops using a connection. Its queued requests are judged anew after the next handshake; its reads
+// run on until the transport is done with them (L21, L26).
+void SchedulerConnector::drop_peer(PeerId id, Instant now) {
+  const auto peer = peers_.find(id);
+  ready_.erase(peer->second.address);
+  peers_.erase(peer);
+  heartbeats_.drop_peer(id);
+  next_.peers_to_remove.push_back(id);
+  std::erase_if(next_.completions_to_send, [id](const auto& order) { return order.peer == id; });
+  for (auto& [request, load] : loads_) {
+    if (load.peer != id) continue;
+    load.tracked = false;
+    if (load.state != RemoteRequestState::kQueued) continue;
+    apply(load, RemoteRequestEvent::kPeerDropped);
+    wait_for_peer(request, load, now);
+  }
+}
+
+void SchedulerConnector::judge_waiting(const PeerAddress& address, Instant now) {
+  std::vector<RequestId> ids;
+  for (const auto& [deadline, id] : waiting_) {
+    if (loads_.at(id).address == address) ids.push_back(id);
+  }
+  for (const RequestId& id : ids) judge(loads_.find(id), now);
+}
+
+void SchedulerConnector::fail_waiting(const PeerAddress& address, const std::string& why) {
+  std::vector<RequestId> ids;
+  for (const auto& [deadline, id] : waiting_) {
+    if (loads_.at(id).address == address) ids.push_back(id);
+  }
+  for (const RequestId& id : ids) refuse(loads_.find(id), LoadFailure::kHandshakeFailed, why);
+}
+
+void SchedulerConnector::fail_overdue_waiting(Instant now) {
+  while (!waiting_.empty() && waiting_.begin()->first <= now) {  // L48
+    const auto it = loads_.find(waiting_.begin()->second);
+    refuse(it, LoadFailure::kHandshakeFailed, "no connection within handshake_timeout");
+  }
+}
+
+void SchedulerConnector::forget_idle_peers(Instant now) {
+  std::vector<PeerAddress> busy;
+  for (const auto& [id, load] : loads_) busy.push_back(load.address);
+  for (const PeerAddress& address : handshakes_.take_idle(busy, now)) {  // L32
+    if (const auto it = ready_.find(address); it != ready_.end()) drop_peer(it->second, now);
+    counters_.add(Counter::kPeersForgotten);
+    emit({.kind = EventKind::kPeerForgotten, .peer = address.engine.str()});
+  }
+}
+
+HeartbeatInfo SchedulerConnector::heartbeat_info(const DueHeartbeat& due) const {
+  HeartbeatInfo info{.peer = due.peer,
+                     .leases = due.leases,
+                     .probes = {},
+                     .interval = heartbeats_.interval(due.peer)};
+  std::set<LeaseId> probed;
+  for (const auto& [id, load] : loads_) {
+    if (load.state == RemoteRequestState::kQueued && load.peer == due.peer && load.params.kvlease &&
+        probed.insert(*load.params.remote_request_id).second) {
+      info.probes.push_back({.lease = *load.params.remote_request_id,
+                             .slot = load.params.kvlease->slot,
+                             .word = load.params.kvlease->word});
+    }
+  }
+  return info;
+}
+
+}  // namespace kvlease

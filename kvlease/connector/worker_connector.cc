@@ -1,0 +1,267 @@
+// Implements worker_connector.h: peers, P's side and the loop. The reads are in worker_reads.cc,
+// what is sent and probed in worker_heartbeats.cc.
+#include "kvlease/connector/worker_connector.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "kvlease/base/check.h"
+#include "kvlease/core/agent_name.h"
+#include "kvlease/wire/notification.h"
+
+namespace kvlease {
+namespace {
+
+// What is read of one notification at most. Above our own sending limit, because vLLM does not
+// split its heartbeats.
+constexpr std::size_t kNotifReceiveBytesMax = std::size_t{1} << 20;
+
+// How often an idle rank empties its inbox, so that nothing from outside grows there (L44).
+constexpr Duration kIdleDrainInterval = std::chrono::seconds{1};
+
+std::vector<MemoryRegion> block_descriptors(std::span<const KvRegion> regions,
+                                            std::uint32_t num_blocks) {
+  std::vector<MemoryRegion> descriptors;
+  descriptors.reserve(regions.size() * num_blocks);
+  for (const KvRegion& region : regions) {
+    for (std::uint64_t block = 0; block < num_blocks; ++block) {
+      descriptors.push_back({.address = region.base_address + block * region.block_len_bytes,
+                             .length_bytes = region.block_len_bytes,
+                             .kind = region.kind,
+                             .device = region.device});
+    }
+  }
+  return descriptors;
+}
+
+std::vector<MemoryRegion> entry_descriptors(std::uint64_t address, std::uint32_t count) {
+  std::vector<MemoryRegion> descriptors;
+  descriptors.reserve(count);
+  for (std::uint64_t i = 0; i < count; ++i) {
+    descriptors.push_back(
+        {.address = address + i * sizeof(LeaseEntry), .length_bytes = sizeof(LeaseEntry)});
+  }
+  return descriptors;
+}
+
+std::uint64_t address_of(std::span<LeaseEntry> memory) {
+  return reinterpret_cast<std::uint64_t>(memory.data());
+}
+
+}  // namespace
+
+WorkerConnector::WorkerConnector(const WorkerConnectorOptions& options, Transport& transport,
+                                 const KvCaches& caches)
+    : options_(options),
+      transport_(transport),
+      caches_(caches),
+      entries_(caches.entries, options.word_high),
+      leases_({.early_completion_ttl = std::chrono::seconds{60},
+               .early_completions_max = 10'000,
+               .hold_max = options.config.lease_max_hold},
+              entries_),
+      grace_(options.config.times),
+      tracker_({.load_timeout = options.config.load_timeout}) {
+  KVL_CHECK(caches.landing.size() >= 2, "a probe needs two landing cells at least");
+  for (auto cell = static_cast<std::uint32_t>(caches.landing.size()); cell-- > 0;) {
+    free_cells_.push_back(cell);
+  }
+}
+
+Result<void> WorkerConnector::register_kv_caches() {
+  std::vector<MemoryRegion> memory;
+  for (const KvRegion& region : caches_.regions) {
+    memory.push_back({.address = region.base_address,
+                      .length_bytes = region.block_len_bytes * caches_.num_blocks,
+                      .kind = region.kind,
+                      .device = region.device});
+  }
+  for (const std::span<LeaseEntry> table : {caches_.entries, caches_.landing}) {
+    memory.push_back({.address = address_of(table), .length_bytes = table.size_bytes()});
+  }
+  for (const MemoryRegion& region : memory) {
+    if (const auto registered = transport_.register_memory(region); !registered) return registered;
+  }
+  const auto blocks =
+      transport_.prepare_local(block_descriptors(caches_.regions, caches_.num_blocks));
+  if (!blocks) return std::unexpected(blocks.error());
+  const auto landing = transport_.prepare_local(entry_descriptors(
+      address_of(caches_.landing), static_cast<std::uint32_t>(caches_.landing.size())));
+  if (!landing) return std::unexpected(landing.error());
+  local_blocks_list_ = *blocks;
+  landing_list_ = *landing;
+  return {};
+}
+
+Result<RankMetadata> WorkerConnector::get_handshake_metadata() {
+  auto metadata = transport_.local_metadata();
+  if (!metadata) return std::unexpected(metadata.error());
+  return RankMetadata{.rank = options_.rank,
+                      .agent_name = transport_.name(),
+                      .agent_metadata = std::move(*metadata),
+                      .num_blocks = caches_.num_blocks,
+                      .regions = caches_.regions,
+                      .entries_address = address_of(caches_.entries),
+                      .entries_count = entries_.size()};
+}
+
+void WorkerConnector::begin_turn(Instant wake_requested, Instant now) {
+  entries_.turn();                               // L22: peers see a live loop
+  if (grace_.begin_turn(wake_requested, now)) {  // L47
+    output_.counters.add(Counter::kStallGraces);
+    emit({.kind = EventKind::kStallGrace, .length = grace_.until() - now});
+  }
+}
+
+void WorkerConnector::start_load_kv(const ConnectorMetadata& metadata, Instant now) {
+  for (const PeerId id : metadata.peers_to_remove) {
+    if (const auto it = peers_.find(id); it != peers_.end()) it->second.removing = true;
+    std::erase_if(peers_waiting_, [id](const PeerToAdd& order) { return order.peer == id; });
+  }
+  remove_quiet_peers();
+  peers_waiting_.insert(peers_waiting_.end(), metadata.peers_to_add.begin(),
+                        metadata.peers_to_add.end());
+  add_waiting_peers(now);
+
+  for (const LeaseId& id : metadata.reqs_in_batch) leases_.admit(id);
+  for (const LeaseId& id : metadata.reqs_not_processed) leases_.forget(id);
+  for (const LeaseGrant& grant : metadata.reqs_to_send) leases_.grant(grant, now);
+  for (const LeaseEndOrder& order : metadata.leases_to_end) leases_.end(order.id, order.end, now);
+
+  for (const RecvRequest& order : metadata.reqs_to_recv) begin_read(order, now);
+  start_waiting_reads(now);
+  for (const CompletionToSend& order : metadata.completions_to_send) send_completion(order);
+  for (const HeartbeatInfo& info : metadata.heartbeat_by_engine) send_heartbeat(info, now);
+}
+
+void WorkerConnector::poll(Instant now) {
+  drain_notifs(now);
+  for (auto it = reads_.begin(); it != reads_.end();) {
+    it = advance_read(it->second, now) ? reads_.erase(it) : std::next(it);
+  }
+  fail_due_reads(now);
+  for (auto& [id, peer] : peers_) advance_probe(id, peer, now);
+  remove_quiet_peers();
+  add_waiting_peers(now);
+  start_waiting_reads(now);
+  if (grace_.may_expire(now)) leases_.sweep(now);  // L9: after what had arrived; L47
+}
+
+WorkerOutput WorkerConnector::get_finished(Instant now) {
+  poll(now);
+  output_.finished_sending = leases_.take_ended();
+  for (std::size_t i = 0; i < kCounterCount; ++i) {
+    output_.counters.values()[i] +=
+        leases_.counters().values()[i] - lease_counters_taken_.values()[i];
+  }
+  lease_counters_taken_ = leases_.counters();
+  return std::exchange(output_, {});
+}
+
+Instant WorkerConnector::next_deadline(Instant now) {
+  if (!output_.empty()) return now;
+  Instant next = saturating_add(now, kIdleDrainInterval);
+  next = earlier(next, std::max(leases_.next_deadline(), grace_.until()));
+  next = earlier(next, tracker_.next_deadline());
+  const bool probing = std::ranges::any_of(
+      peers_, [](const auto& entry) { return entry.second.probe.transfer.has_value(); });
+  const bool reading = probing || std::ranges::any_of(reads_, [](const auto& entry) {
+                         return entry.second.transfer.has_value();
+                       });
+  if (reading || leases_.live() > 0 || leases_.in_batch() > 0) {
+    next = earlier(next, transport_.next_poll(reading, now));  // L11
+  }
+  return next;
+}
+
+void WorkerConnector::add_waiting_peers(Instant now) {
+  std::vector<PeerToAdd> still_waiting;
+  for (PeerToAdd& order : peers_waiting_) {
+    const AgentName& agent = order.ranks[options_.rank.value()].agent_name;
+    const bool name_in_use =
+        std::ranges::any_of(peers_, [&](const auto& entry) { return entry.second.agent == agent; });
+    if (name_in_use) {  // L31: never loaded twice; the old one goes when its transfers are final
+      still_waiting.push_back(std::move(order));
+    } else if (const auto added = add_peer(order, now); !added) {
+      output_.suspect_peers.push_back({order.peer, added.error().message});
+      output_.removed_peers.push_back(order.peer);
+    }
+  }
+  peers_waiting_ = std::move(still_waiting);
+}
+
+Result<void> WorkerConnector::add_peer(const PeerToAdd& order, Instant now) {
+  const RankMetadata& rank = order.ranks[options_.rank.value()];  // L37: rank to rank
+  const auto name = transport_.add_peer(rank.agent_metadata);
+  if (!name) return std::unexpected(name.error());
+  const auto refuse = [&](Error why) -> Result<void> {
+    transport_.remove_peer(*name);
+    return std::unexpected(std::move(why));
+  };
+  if (*name != rank.agent_name) {
+    return refuse({ErrorCode::kIncompatible, "the handshake names agent " + rank.agent_name.str() +
+                                                 " but its metadata belongs to " + name->str()});
+  }
+  const auto blocks =
+      transport_.prepare_remote(*name, block_descriptors(rank.regions, rank.num_blocks));
+  if (!blocks) return refuse(blocks.error());
+  DescListHandle entries{};
+  if (rank.entries_count > 0) {
+    const auto list = transport_.prepare_remote(
+        *name, entry_descriptors(rank.entries_address, rank.entries_count));
+    if (!list) {
+      transport_.release_list(*blocks);
+      return refuse(list.error());
+    }
+    entries = *list;
+  }
+  Peer peer{.engine = order.engine,
+            .agent = *name,
+            .num_blocks = rank.num_blocks,
+            .entries_count = rank.entries_count,
+            .blocks_list = *blocks,
+            .entries_list = entries};
+  peer.probe.turns_moved_at = now;
+  peers_.emplace(order.peer, std::move(peer));
+  return {};
+}
+
+void WorkerConnector::remove_quiet_peers() {
+  for (auto it = peers_.begin(); it != peers_.end();) {
+    Peer& peer = it->second;
+    if (!peer.removing || peer.transfers > 0) {
+      ++it;
+      continue;
+    }
+    transport_.release_list(peer.blocks_list);
+    if (peer.entries_count > 0) transport_.release_list(peer.entries_list);
+    transport_.remove_peer(peer.agent);
+    output_.removed_peers.push_back(it->first);
+    it = peers_.erase(it);
+  }
+}
+
+void WorkerConnector::drain_notifs(Instant now) {
+  for (const Notification& notif : transport_.take_notifs()) {
+    const ParsedNotif parsed = parse_notif(notif.payload, kNotifReceiveBytesMax);
+    if (const auto* heartbeat = std::get_if<HeartbeatNotif>(&parsed)) {
+      output_.counters.add(Counter::kNotifEmptyId, heartbeat->empty_pieces);
+      leases_.renew(heartbeat->ids, now);
+      const auto sender = parse_agent_name(notif.sender.str());
+      emit({.kind = EventKind::kLeasesRenewed,
+            .peer = std::string(sender ? sender->engine_id : notif.sender.str()),
+            .count = heartbeat->ids.size()});
+    } else if (const auto* completion = std::get_if<CompletionNotif>(&parsed)) {
+      leases_.complete({.id = completion->id, .readers_expected = completion->readers_expected},
+                       notif.sender, now);
+    } else {  // L44
+      output_.counters.add(Counter::kNotifMalformed);
+      emit({.kind = EventKind::kNotifRejected,
+            .peer = notif.sender.str(),
+            .detail = std::string(malformed_cause_name(std::get<MalformedNotif>(parsed).cause))});
+    }
+  }
+}
+
+}  // namespace kvlease
