@@ -116,8 +116,10 @@ Bytes encode_completion(const LeaseId& id, std::uint32_t readers_expected) {
 }
 
 bool is_wire_id(std::string_view id) {
+  constexpr std::string_view kBarePrefix = kHeartbeatPrefix.substr(0, kHeartbeatPrefix.size() - 1);
   return !id.empty() && id.size() <= kWireIdBytesMax && is_printable(id) &&
-         id.find(kIdSeparator) == std::string_view::npos && !id.starts_with(kHeartbeatPrefix);
+         id.find(kIdSeparator) == std::string_view::npos && id != kBarePrefix &&
+         !id.starts_with(kHeartbeatPrefix);
 }
 
 }  // namespace kvlease

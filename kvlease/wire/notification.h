@@ -60,8 +60,8 @@ std::vector<Bytes> encode_heartbeat(std::span<const LeaseId> ids, std::size_t by
 Bytes encode_completion(const LeaseId& id, std::uint32_t readers_expected);
 
 // True for an id that both forms can carry: not empty, at most kWireIdBytesMax bytes, printable
-// ASCII without ',', not beginning with `HB:`. Ids of our own always are (L45); a peer's may not be
-// (scenario C10).
+// ASCII without ',', not `HB` (whose completion would read as a heartbeat) nor beginning with
+// `HB:`. Ids of our own always are (L45); a peer's may not be (scenario C10).
 bool is_wire_id(std::string_view id);
 
 }  // namespace kvlease
