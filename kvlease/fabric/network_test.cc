@@ -6,81 +6,17 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <numeric>
 #include <string>
+#include <vector>
 
 #include "kvlease/base/prng.h"
+#include "kvlease/fabric/pair_testing.h"
 
 namespace kvlease::fabric {
 namespace {
 
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
-
-constexpr Instant at_us(std::int64_t us) { return kTimeZero + microseconds(us); }
-
-constexpr std::size_t kBlockBytes = 1000;
-constexpr std::size_t kBlocks = 8;
-
-// One agent with memory of kBlocks blocks.
-struct Instance {
-  Bytes memory = Bytes(kBlocks * kBlockBytes);
-  std::unique_ptr<Transport> transport;
-
-  Instance(Network& network, const std::string& name)
-      : transport(network.make_agent(AgentName(name))) {
-    EXPECT_TRUE(
-        transport->register_memory({.address = reinterpret_cast<std::uintptr_t>(memory.data()),
-                                    .length_bytes = memory.size()}));
-  }
-  std::vector<MemoryRegion> blocks() const {
-    std::vector<MemoryRegion> regions;
-    for (std::size_t i = 0; i < kBlocks; ++i) {
-      regions.push_back(
-          {.address = reinterpret_cast<std::uintptr_t>(memory.data()) + i * kBlockBytes,
-           .length_bytes = kBlockBytes});
-    }
-    return regions;
-  }
-  void fill(int value) { std::ranges::fill(memory, static_cast<std::byte>(value)); }
-  std::size_t count(int value) const {
-    return static_cast<std::size_t>(std::ranges::count(memory, static_cast<std::byte>(value)));
-  }
-};
-
-// A producer and a consumer that reads all its blocks at once.
-struct Pair {
-  explicit Pair(const NetworkConfig& config) : network(config) {
-    EXPECT_TRUE(consumer.transport->add_peer(*producer.transport->local_metadata()));
-    local = *consumer.transport->prepare_local(consumer.blocks());
-    remote = *consumer.transport->prepare_remote(producer.transport->name(), producer.blocks());
-    std::iota(all.begin(), all.end(), 0u);
-    producer.fill(1);
-  }
-
-  TransferHandle post() { return *try_post(); }
-  Result<TransferHandle> try_post() {
-    return consumer.transport->post_read(local, remote, {.local = all, .remote = all});
-  }
-  TransferState poll(TransferHandle read) { return consumer.transport->poll(read); }
-  Result<void> notify(std::string_view text) {
-    return consumer.transport->send_notif(producer.transport->name(), as_byte_span(text));
-  }
-  std::string received() {
-    std::string text;
-    for (const Notification& notif : producer.transport->take_notifs()) {
-      text += as_text(notif.payload);
-    }
-    return text;
-  }
-
-  Network network;
-  Instance producer{network, "p/0/1.0"};
-  Instance consumer{network, "d/0/1.0"};
-  DescListHandle local;
-  DescListHandle remote;
-  std::array<std::uint32_t, kBlocks> all{};
-};
 
 TEST(Network, ReadLandsAfterItsLatencyAndNotBefore) {
   Pair pair({.read_latency = microseconds(20)});
@@ -293,7 +229,7 @@ TEST(Network, AbandonedReadsDoNotWakeWhoWaitsForNotificationsOnly) {
 
 TEST(Network, MetadataOfAnotherNetworkIsRefused) {
   Network elsewhere{{}};
-  const Instance stranger(elsewhere, "stranger/0/1.0");
+  const Instance stranger(elsewhere.make_agent(AgentName("stranger/0/1.0")));
   Pair pair({});
   const auto peer = pair.consumer.transport->add_peer(*stranger.transport->local_metadata());
   ASSERT_FALSE(peer);

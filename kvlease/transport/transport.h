@@ -1,5 +1,5 @@
-// The transport below the connector, in the shape of NIXL: registered memory, agent metadata, reads by
-// prepared lists and indices that complete only in poll(), notifications that are drained. One
+// The transport below the connector, in the shape of NIXL: registered memory, agent metadata, reads
+// by prepared lists and indices that complete only in poll(), notifications that are drained. One
 // Transport is one agent of one rank.
 //
 // Implementations: kvlease/fabric (deterministic, in process), fault(…) around any of them, and
@@ -74,13 +74,14 @@ class Transport {
   virtual Result<DescListHandle> prepare_remote(const AgentName& peer,
                                                 std::span<const MemoryRegion> descriptors) = 0;
 
-  // Releases a prepared list; unfinished reads made from it go on. Requires: a handle of this agent.
+  // Releases a prepared list; unfinished reads made from it go on. Requires: a handle of this
+  // agent.
   virtual void release_list(DescListHandle list) = 0;
 
   // Starts one read. It completes only as seen by poll(), never inside this call.
   // Requires: equally many indices on both sides, at least one, each inside its list.
-  // Errors: kSuspectPeer when the transport refuses (L21); nothing was started then. kInvalidArgument
-  // when two paired descriptors differ in length.
+  // Errors: kSuspectPeer when the transport refuses (L21); nothing was started then.
+  // kInvalidArgument when two paired descriptors differ in length.
   virtual Result<TransferHandle> post_read(DescListHandle local, DescListHandle remote,
                                            ReadIndices indices) = 0;
 
@@ -88,13 +89,13 @@ class Transport {
   // Requires: a handle of this agent that was not released.
   virtual TransferState poll(TransferHandle transfer) = 0;
 
-  // Gives a read back. Requires: poll() returned a final state for it (there is no cancel: a read that
-  // is not final may still write, so it is kept and polled; L26).
+  // Gives a read back. Requires: poll() returned a final state for it (there is no cancel: a read
+  // that is not final may still write, so it is kept and polled; L26).
   virtual void release(TransferHandle transfer) = 0;
 
-  // Sends bytes to a peer: ordered per pair while both live, lost when one dies, never acknowledged.
-  // Errors: kSuspectPeer when the transport refuses; kNotFound for a peer that is not loaded;
-  // kInvalidArgument above notification_bytes_max().
+  // Sends bytes to a peer: ordered per pair while both live, lost when one dies, never
+  // acknowledged. Errors: kSuspectPeer when the transport refuses; kNotFound for a peer that is not
+  // loaded; kInvalidArgument above notification_bytes_max().
   virtual Result<void> send_notif(const AgentName& peer, std::span<const std::byte> payload) = 0;
 
   // Takes everything that has arrived, in order of arrival per sender.
@@ -102,9 +103,9 @@ class Transport {
 
   virtual std::size_t notification_bytes_max() const = 0;
 
-  // When to call poll() and take_notifs() next: the exact next arrival (fabric) or a back-off (NIXL).
-  // `reads_outstanding` says whether the caller waits for more than notifications. kNever: nothing
-  // will come by itself.
+  // When to call poll() and take_notifs() next: the exact next arrival (fabric) or a back-off
+  // (NIXL). `reads_outstanding` says whether the caller waits for more than notifications. kNever:
+  // nothing will come by itself.
   virtual Instant next_poll(bool reads_outstanding, Instant now) = 0;
 };
 
