@@ -1,15 +1,17 @@
-// The leases of one engine (P's scheduler half): gives out slots and ids, pins blocks by counting them
-// into the ledger, merges the ranks' ends into one end, and says which blocks to give back (L6).
+// The leases of one engine (P's scheduler half): gives out slots and ids, pins blocks by counting
+// them into the ledger, merges the ranks' ends into one end, and says which blocks to give back
+// (L6).
 //
-// Life of one lease: reserve (at admission) ─► grant ─► every rank reports its end ─► taken once from
-// take_ended(). When one rank's copy ends otherwise than `completed`, the other ranks are ordered to
-// end theirs (L23): take_orders().
+// Life of one lease: reserve (at admission) ─► grant ─► every rank reports its end ─► taken once
+// from take_ended(). When one rank's copy ends otherwise than `completed`, the ranks are ordered to
+// end theirs for the same cause (L23): take_orders().
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -24,12 +26,15 @@ namespace kvlease {
 
 struct EngineLeasesOptions {
   std::uint32_t tp = 1;
-  std::uint32_t slots = 65'536;     // entries of the table, entry 0 included (kv_lease_slots)
-  std::uint32_t word_high = 0;      // as in every rank's LeaseEntries; never 0 (L22)
-  std::uint64_t id_seed = 0;        // for the random suffix of ids (L45)
+  std::uint32_t slots = 65'536;  // entries of the table, entry 0 included (kv_lease_slots)
+  std::uint32_t word_high = 0;   // as in every rank's LeaseEntries; never 0 (L22)
+  std::uint64_t id_seed = 0;     // for the random suffix of ids (L45)
+  // Uses after which a slot is retired, for its word counts them in 32 bits (L22).
+  std::uint32_t slot_uses_max = UINT32_MAX;
 };
 
-// What a request is promised before it runs: its id on the wire and its place in the tables (L22, L45).
+// What a request is promised before it runs: its id on the wire and its place in the tables (L22,
+// L45).
 struct LeaseReservation {
   LeaseId id;
   SlotId slot;
@@ -37,7 +42,7 @@ struct LeaseReservation {
   bool operator==(const LeaseReservation&) const = default;
 };
 
-// One order for every rank (L23): end this lease's copy.
+// One order for every rank (L23): end this lease's copy. A rank whose copy has ended ignores it.
 struct LeaseEndOrder {
   LeaseId id;
   LeaseEnd end;
@@ -47,11 +52,11 @@ struct LeaseEndOrder {
 // The engine's one end of a lease (L6). Its blocks may be given back now.
 struct EngineLeaseEnded {
   LeaseId id;
-  LeaseEnd end = LeaseEnd::kExpired;
+  LeaseEnd end = LeaseEnd::kExpired;  // the worst of its ranks'
   std::vector<BlockId> blocks;
-  std::uint32_t readers_done = 0;
+  std::uint32_t readers_done = 0;  // of the rank that gave the end, the first of those that did
   std::uint32_t readers_expected = 0;
-  Duration held{};
+  Duration held{};  // the longest of its ranks'
   bool operator==(const EngineLeaseEnded&) const = default;
 };
 
@@ -85,57 +90,69 @@ class EngineLeases {
   LeaseGrant grant(const LeaseId& id, std::span<const BlockId> blocks, const LeaseTimes& times,
                    Instant now);
 
-  // Orders every rank to end a live lease. Returns false when the id names no live lease or one whose
-  // end is already ordered (L5, L10).
+  // Orders every rank to end a live lease. Returns false when the id names no live lease or one
+  // whose end is already ordered (L5, L10). Requires: not kCompleted, which only readers can
+  // report.
   bool end(const LeaseId& id, LeaseEnd end);
 
-  // Takes one rank's report. A report for a lease that is gone, or a second one of the same rank, is
-  // ignored and returns false (L35).
+  // Takes one rank's report. A report for a lease that is gone, or a second one of the same rank,
+  // is ignored and returns false (L35). Requires: rank < tp.
   bool on_rank_ended(Rank rank, const LeaseEnded& ended);
 
-  // The orders for all ranks that came up since the last call, in order.
+  // The orders for all ranks that came up since the last call, in order; never one for a lease that
+  // has ended on every rank. At most one a lease.
   std::vector<LeaseEndOrder> take_orders();
 
   // The leases that ended on every rank since the last call, in order. Their slots are free again,
   // except those retired by a slot_mismatch or a word at its limit (L23).
   std::vector<EngineLeaseEnded> take_ended();
 
-  bool is_live(const LeaseId& id) const;
+  bool is_live(const LeaseId& id) const { return live_.contains(id); }
   std::size_t live() const { return live_.size(); }
-  std::size_t reserved() const;
-  std::size_t free_slots() const;
+  std::size_t reserved() const { return reserved_.size(); }
+  std::size_t free_slots() const { return free_slots_.size(); }
   std::size_t retired_slots() const { return retired_slots_; }
   const LeaseLedger& ledger() const { return ledger_; }
 
-  // When the oldest live lease was granted; kNever without one (L48: its age is a metric).
+  // When the oldest live lease was granted; kNever without one (L48: its age is a metric). O(live).
   Instant oldest_grant() const;
 
+  // What the ranks have reported of one lease so far.
+  struct RankEnds {
+    std::vector<bool> ended;  // by rank
+    std::uint32_t ranks_left = 0;
+    LeaseEnded worst{.end = LeaseEnd::kCompleted};
+    Duration held{};
+    bool slot_mismatch = false;
+  };
   struct LiveLease {
     SlotId slot;
     std::uint64_t word = 0;
     std::vector<BlockId> blocks;
     LeaseTimes times{};
-    Instant granted_at{};
-    std::uint32_t ranks_left = 0;      // bit mask would bound tp; a count plus the flags below does not
-    std::vector<bool> rank_ended;
-    bool end_ordered = false;
-    bool slot_mismatch = false;
-    EngineLeaseEnded summary;          // filled as ranks report
+    Instant granted_at;
+    RankEnds ranks;
+    std::optional<LeaseEnd> end_ordered;
+    bool order_taken = false;
   };
   // Every live lease, in order of its id.
   const std::map<LeaseId, LiveLease>& live_leases() const { return live_; }
 
  private:
-  void finish(std::map<LeaseId, LiveLease>::iterator it);
+  using Lease = std::map<LeaseId, LiveLease>::iterator;
+
+  std::uint64_t word(SlotId slot) const;
+  void order_end(Lease lease, LeaseEnd end);
+  void finish(Lease lease);
 
   EngineLeasesOptions options_;
   Prng prng_;
-  std::map<LeaseId, LiveLease> live_;
   std::map<LeaseId, SlotId> reserved_;
-  std::vector<SlotId> free_slots_;
-  std::vector<std::uint32_t> slot_ends_;  // the low half of each slot's word
+  std::map<LeaseId, LiveLease> live_;
+  std::vector<SlotId> free_slots_;        // the next one last
+  std::vector<std::uint32_t> slot_uses_;  // ended uses of each slot, the low half of its word
   std::size_t retired_slots_ = 0;
-  std::vector<LeaseEndOrder> orders_;
+  std::vector<LeaseId> orders_;  // ids whose order was not taken yet, or whose lease is gone
   std::vector<EngineLeaseEnded> ended_;
   LeaseLedger ledger_;
 };
