@@ -100,7 +100,6 @@ class BlockPool {
 
   Block& at(BlockId block);
   const Block& at(BlockId block) const;
-  void begin_use(BlockId block);
   void end_use_when_unreferenced(BlockId block);
   void link_newest(BlockId block);
   void unlink(BlockId block);
