@@ -1,13 +1,14 @@
 // One rank's validated reads (D): which phase each is in, when it runs out of time, and when its
-// destination is quiet (L24, L26, L48). Pure: the worker half posts and polls, and tells what it saw.
+// destination is quiet (L24, L26, L48). Pure: the worker half posts and polls, and tells what it
+// saw.
 //
 //   reading blocks ── done ──► reading entry ── word matches ──► validated   (completion is sent)
 //        │ error / timeout         │ word differs / error / timeout
 //        ▼                         ▼
 //     draining (failed, the destination may still be written) ── all final ──► quiet
 //
-// A read with no time left is reported as failed at once; its destination stays quarantined until the
-// transport says that every transfer of it has really ended.
+// A read with no time left is reported as failed at once; its destination stays quarantined until
+// the transport says that every transfer of it has really ended.
 #pragma once
 
 #include <cstddef>
@@ -36,9 +37,9 @@ enum class TransferEvent : std::uint8_t {
   kBlocksUnvalidated,  // done, from a peer without lease entries (L28)
   kEntryMatches,
   kEntryDiffers,
-  kError,              // of the transport, or a post that was refused
-  kTimeout,            // kv_load_timeout (L48)
-  kAllFinal,           // the transport has ended everything that was posted for it
+  kError,     // of the transport, or a post that was refused
+  kTimeout,   // kv_load_timeout (L48)
+  kAllFinal,  // the transport has ended everything that was posted for it
 };
 std::string_view transfer_phase_name(TransferPhase phase);
 std::string_view transfer_event_name(TransferEvent event);
@@ -62,14 +63,17 @@ class TransferTracker {
   };
   explicit TransferTracker(const Options& options);
 
-  // A read of `request` begins, its first post is about to be made. Requires: no read of it is known.
+  // A read of `request` begins, its first post is about to be made. Requires: no read of it is
+  // known.
   void begin(const RequestId& request, Instant now);
 
-  // Applies what the worker half saw and returns the phase it leads to. An event that is illegal in the
-  // present phase changes nothing and returns nullopt. Requires: the read is known.
+  // Applies what the worker half saw and returns the phase it leads to. An event that is illegal in
+  // the present phase changes nothing and returns nullopt: so of several errors of one read only
+  // the first leads to kDraining, and no final phase is ever left. Requires: the read is known.
   std::optional<TransferPhase> on_event(const RequestId& request, TransferEvent event);
 
-  // Reads in a phase before the end whose time is over; the caller applies kTimeout to each.
+  // Reads that are neither final nor draining and whose time is over, in order of the requests; the
+  // caller applies kTimeout to each, until then they are listed again.
   std::vector<RequestId> due(Instant now) const;
 
   // Takes out a read that is validated or quiet. Requires: known and final.
@@ -79,7 +83,9 @@ class TransferTracker {
   TransferPhase phase(const RequestId& request) const;
   bool is_known(const RequestId& request) const { return transfers_.contains(request); }
   std::size_t size() const { return transfers_.size(); }
+  // Reads whose destination is quarantined (L26).
   std::size_t draining() const;
+  // When the next read runs out of time; kNever when none can. O(reads).
   Instant next_deadline() const;
 
  private:

@@ -1,6 +1,6 @@
 // A state machine as a table in plain sight: rows of (state, event, next state). What has no row is
-// illegal and is a value, not a crash. The same table makes the code, the committed snapshot of every
-// state × event, and the picture.
+// illegal and is a value, not a crash. The same table makes the code, the committed snapshot of
+// every state × event, and the picture.
 #pragma once
 
 #include <cstddef>
@@ -45,6 +45,19 @@ std::string describe_transitions(std::span<const Transition<State, Event>> table
     }
   }
   return text;
+}
+
+// The same table as a picture in the Graphviz language, one edge a row.
+template <typename State, typename Event, typename StateName, typename EventName>
+std::string graph_transitions(std::string_view machine,
+                              std::span<const Transition<State, Event>> table, StateName state_name,
+                              EventName event_name) {
+  std::string text = "digraph " + std::string(machine) + " {\n";
+  for (const Transition<State, Event>& row : table) {
+    text += "  " + std::string(state_name(row.from)) + " -> " + std::string(state_name(row.to)) +
+            " [label=\"" + std::string(event_name(row.on)) + "\"];\n";
+  }
+  return text + "}\n";
 }
 
 }  // namespace kvlease
