@@ -1,6 +1,6 @@
-// `kv_transfer_params`: the object that a router carries from P's answer to D's request, with vLLM's
-// fields and one nested field of ours, `kvlease`. Fields that we do not know survive unchanged.
-// Source: spec of vLLM's connector, section 2 (docs/protocol.md); rules L22, L52.
+// `kv_transfer_params`: the object that a router carries from P's answer to D's request, with
+// vLLM's fields and one nested field of ours, `kvlease`. Fields that we do not know survive
+// unchanged. Source: spec of vLLM's connector, section 2 (docs/protocol.md); rules L22, L52.
 #pragma once
 
 #include <cstddef>
@@ -17,13 +17,21 @@
 
 namespace kvlease {
 
-enum class ReleaseBy : std::uint8_t { kDecoder, kRouter };  // who tells P of an end without a read (L33)
+enum class ReleaseBy : std::uint8_t {
+  kDecoder,
+  kRouter
+};  // who tells P of an end without a read (L33)
+
+inline constexpr std::uint32_t kLeaseReferenceVersion = 1;
+inline constexpr std::size_t kBlockIdsMax = 1'000'000;  // in all groups together (L43)
 
 // The nested `kvlease` object: {v, incarnation, slot, word, digest, digest_tokens, seal,
-// lease_duration_ms, heartbeat_interval_ms, release_by}. 64-bit values are strings of 16 lowercase hex
-// digits, digest and seal of 32.
+// lease_duration_ms, heartbeat_interval_ms, release_by}; version 1 has exactly these fields.
+// incarnation and word are strings of 16 lowercase hex digits, digest and seal of 32; what is a
+// number is below 2^53 and so survives a proxy that holds numbers as doubles. slot,
+// lease_duration_ms and heartbeat_interval_ms are never 0.
 struct LeaseReference {
-  std::uint32_t v = 1;
+  std::uint32_t v = kLeaseReferenceVersion;
   Incarnation incarnation;
   SlotId slot;
   std::uint64_t word = 0;
@@ -36,7 +44,9 @@ struct LeaseReference {
   bool operator==(const LeaseReference&) const = default;
 };
 
-// An absent and a null field are the same here: nullopt; written as null where vLLM writes null.
+// An absent and a null field are the same here: nullopt (false for the two flags). Written as null
+// where vLLM writes null: block ids, engine id, host and port always, the expiry time where a
+// request id is.
 struct KvTransferParams {
   bool do_remote_decode = false;
   bool do_remote_prefill = false;
@@ -55,19 +65,21 @@ struct KvTransferParams {
   std::optional<std::string> transfer_mode;  // "pull" or "push"
   std::optional<std::string> transfer_id;
   std::optional<LeaseReference> kvlease;
-  std::string unknown_fields;  // a JSON object's text with every field that is not above; "" for none
+  // A JSON object's text with every field that is not above, by name, their values as they stood;
+  // "" for none.
+  std::string unknown_fields;
   bool operator==(const KvTransferParams&) const = default;
 };
 
-// Errors: kInvalidArgument naming the field, what it held and what it may hold; text that is no JSON
-// object; depth over 32; more than `bytes_max` bytes.
+// Errors: kInvalidArgument naming the field, what it held and what it may hold; text that is no
+// JSON object; depth over 32; more than `bytes_max` bytes; a field that stands twice.
 Result<KvTransferParams> parse_kv_transfer_params(std::string_view json, std::size_t bytes_max);
 
 // Compact JSON; parse(to_json(p)) == p.
 std::string to_json(const KvTransferParams& params);
 
-// The fields of a P's answer as its seal covers them. Requires: params.kvlease, engine and request id
-// are there.
+// The fields of a P's answer as its seal covers them. Requires: params.kvlease, engine and request
+// id are there.
 SealedReference sealed_reference(const KvTransferParams& params);
 
 }  // namespace kvlease

@@ -1,22 +1,18 @@
 // Implements notification.h.
 #include "kvlease/wire/notification.h"
 
-#include <algorithm>
 #include <charconv>
 #include <optional>
 #include <string>
 
 #include "kvlease/base/check.h"
+#include "kvlease/base/text.h"
 
 namespace kvlease {
 namespace {
 
 constexpr char kIdSeparator = ',';
 constexpr char kCountSeparator = ':';
-
-bool is_printable(std::string_view text) {
-  return std::ranges::all_of(text, [](char c) { return c >= ' ' && c <= '~'; });
-}
 
 HeartbeatNotif parse_heartbeat(std::string_view list) {
   HeartbeatNotif heartbeat;
@@ -77,7 +73,7 @@ ParsedNotif parse_notif(std::span<const std::byte> payload, std::size_t bytes_ma
   if (payload.empty()) return MalformedNotif{MalformedCause::kEmpty};
   if (payload.size() > bytes_max) return MalformedNotif{MalformedCause::kTooLong};
   const std::string_view text = as_text(payload);
-  if (!is_printable(text)) return MalformedNotif{MalformedCause::kNotText};
+  if (!is_printable_ascii(text)) return MalformedNotif{MalformedCause::kNotText};
   if (text.starts_with(kHeartbeatPrefix)) {
     return parse_heartbeat(text.substr(kHeartbeatPrefix.size()));
   }
@@ -117,7 +113,7 @@ Bytes encode_completion(const LeaseId& id, std::uint32_t readers_expected) {
 
 bool is_wire_id(std::string_view id) {
   constexpr std::string_view kBarePrefix = kHeartbeatPrefix.substr(0, kHeartbeatPrefix.size() - 1);
-  return !id.empty() && id.size() <= kWireIdBytesMax && is_printable(id) &&
+  return !id.empty() && id.size() <= kWireIdBytesMax && is_printable_ascii(id) &&
          id.find(kIdSeparator) == std::string_view::npos && id != kBarePrefix &&
          !id.starts_with(kHeartbeatPrefix);
 }
