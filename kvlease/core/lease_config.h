@@ -1,5 +1,6 @@
-// The options of the protocol: names as in vLLM's kv_connector_extra_config, defaults, ranges, and what
-// is refused at start (L12, L13). One table of rows feeds the checks and docs/configuration.md.
+// The options of the protocol: names as in vLLM's kv_connector_extra_config, defaults, ranges, and
+// what is refused at start (L12, L13). One table of rows feeds the checks and
+// docs/configuration.md.
 #pragma once
 
 #include <cstddef>
@@ -24,17 +25,17 @@ struct LeaseConfig {
   LeaseTimes times{.duration = std::chrono::seconds{30},
                    .heartbeat_interval = std::chrono::seconds{5},
                    .extension = std::chrono::seconds{20}};
-  std::uint32_t lease_slots = 65'536;           // kv_lease_slots (L22)
-  double lease_max_blocks_fraction = 0.9;       // kv_lease_max_blocks_fraction (L43)
-  Duration lease_max_hold = kForever;           // kv_lease_max_hold (L48)
+  std::uint32_t lease_slots = 65'536;      // kv_lease_slots (L22)
+  double lease_max_blocks_fraction = 0.9;  // kv_lease_max_blocks_fraction (L43)
+  Duration lease_max_hold = kForever;      // kv_lease_max_hold (L48)
   LoadFailurePolicy load_failure_policy = LoadFailurePolicy::kRecompute;  // kv_load_failure_policy
   Duration handshake_timeout = std::chrono::seconds{10};                  // L48
   Duration load_timeout = std::chrono::seconds{60};                       // kv_load_timeout (L48)
   Duration engine_ttl = std::chrono::seconds{3600};                       // L32; kForever when <= 0
-  bool allow_unvalidated_peers = false;         // L28
-  bool enforce_handshake_compat = true;         // L30; false is the documented switch (D15)
-  std::uint32_t notification_bytes_max = 8192;  // L17
-  std::uint32_t tracked_leases_max = 1'000'000; // D: requests tracked at once (L43)
+  bool allow_unvalidated_peers = false;                                   // L28
+  bool enforce_handshake_compat = true;          // L30; false is the documented switch (D15)
+  std::uint32_t notification_bytes_max = 8192;   // L17
+  std::uint32_t tracked_leases_max = 1'000'000;  // D: requests tracked at once (L43)
   bool operator==(const LeaseConfig&) const = default;
 };
 
@@ -49,17 +50,19 @@ struct Option {
   OptionValue value;
 };
 
-// What docs/configuration.md and the messages say about an option.
+// All there is to say about an option: to docs/configuration.md, to the messages and to the parser.
 struct OptionRow {
   std::string_view name;
   std::string_view default_value;
   std::string_view range;
   std::string_view rule;
   std::string_view meaning;
+  // Sets the option. Returns false, and changes nothing, when the value is not in the range.
+  bool (*set)(const OptionValue& value, LeaseConfig& config);
 };
 std::span<const OptionRow> lease_option_rows();
 
-// Options that vLLM knows and we do not use: accepted, one warning each (L13).
+// Options that vLLM knows and we do not use: accepted with any value, one warning each (L13).
 bool is_foreign_option(std::string_view name);
 
 struct ParsedLeaseConfig {
@@ -68,8 +71,9 @@ struct ParsedLeaseConfig {
 };
 
 // Errors: kInvalidArgument naming the option, its value and the allowed range: zero, negative, NaN,
-// infinite or non-numeric durations, an interval that does not fit twice into the extension, a key
-// that nobody knows (L13). The largest durations saturate to kForever (A18).
+// infinite or non-numeric durations, an interval that does not fit twice into the extension, a hold
+// limit below the duration, a key that nobody knows (L13). The largest durations saturate to
+// kForever (A18).
 Result<ParsedLeaseConfig> parse_lease_config(std::span<const Option> options);
 
 }  // namespace kvlease
