@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <deque>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "kvlease/base/ids.h"
 #include "kvlease/base/time.h"
 #include "kvlease/core/agent_name.h"
+#include "kvlease/core/engine_leases.h"
 #include "kvlease/core/lease.h"
 #include "kvlease/core/lease_entries.h"
 #include "kvlease/core/lease_table.h"
@@ -66,6 +68,55 @@ struct TestRank {
   std::vector<LeaseEntry> memory;
   LeaseEntries entries;
   LeaseTable table;
+};
+
+// A P engine: its leases and its ranks, reports and orders delivered at once.
+struct TestEngine {
+  explicit TestEngine(std::uint32_t tp = 1, std::uint32_t slots = 64)
+      : leases({.tp = tp, .slots = slots, .word_high = kTestWordHigh, .id_seed = 1}) {
+    for (std::uint32_t rank = 0; rank < tp; ++rank) ranks.emplace_back(LeaseTableLimits{}, slots);
+  }
+
+  // Admits and grants a lease of `blocks` blocks.
+  LeaseId grant(std::string_view client_id, std::uint32_t blocks, const LeaseTimes& times,
+                Instant now) {
+    const LeaseId id = leases.reserve(client_id).value().id;
+    std::vector<BlockId> block_ids;
+    for (std::uint32_t i = 0; i < blocks; ++i) block_ids.push_back(BlockId{i});
+    const LeaseGrant grant = leases.grant(id, block_ids, times, now);
+    for (TestRank& rank : ranks) {
+      rank.table.admit(id);
+      rank.table.grant(grant, now);
+    }
+    return id;
+  }
+
+  // The end of a turn (L9): sweeps, reports, and carries out the orders.
+  std::vector<EngineLeaseEnded> step(Instant now) {
+    for (TestRank& rank : ranks) rank.table.sweep(now);
+    report();
+    for (const LeaseEndOrder& order : leases.take_orders()) {
+      for (TestRank& rank : ranks) rank.table.end(order.id, order.end, now);
+    }
+    report();
+    return leases.take_ended();
+  }
+
+  std::uint64_t ended(LeaseEnd end) const {
+    return leases.ledger().ended[static_cast<std::size_t>(end)];
+  }
+
+  EngineLeases leases;
+  std::deque<TestRank> ranks;
+
+ private:
+  void report() {
+    for (std::uint32_t rank = 0; rank < ranks.size(); ++rank) {
+      for (const LeaseEnded& one : ranks[rank].table.take_ended()) {
+        leases.on_rank_ended(Rank{rank}, one);
+      }
+    }
+  }
 };
 
 // The ids of reports, in their order.
