@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -18,6 +19,8 @@ struct HttpHeader {
   std::string value;
   bool operator==(const HttpHeader&) const = default;
 };
+
+bool same_header_name(std::string_view a, std::string_view b);
 
 // Header lines in their order; names are compared without case, and one name may occur several
 // times.

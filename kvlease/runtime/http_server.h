@@ -21,7 +21,7 @@
 namespace kvlease {
 
 struct HttpServerOptions {
-  std::string host = "127.0.0.1";  // an address of this machine
+  std::string host = "127.0.0.1";  // an address of this machine, or a name of one
   std::uint16_t port = 0;          // 0: any free one
 
   // The bounds of L43, each with what happens at it.
