@@ -2,7 +2,7 @@
 
 Every relative link leads to a file and, where it names one, to a heading (`#words-of-it`). A fenced
 block under a comment that names a file (`<!-- tests/install/lease_once.cc -->`) is that file's text,
-or a part of it.
+or a part of it. docs/configuration.md says of every option of the protocol what the code says.
 """
 
 import pathlib
@@ -45,13 +45,24 @@ def check_quotes(path: pathlib.Path, text: str):
             yield f"quotes {source}, but not as it stands there"
 
 
+def check_options(path: pathlib.Path, text: str):
+    if path != ROOT / "docs/configuration.md":
+        return
+    rows = re.findall(r'OptionRow\{\s*"(\w+)",\s*"([^"]*)"',
+                      (ROOT / "kvlease/core/lease_config.cc").read_text())
+    for name, default in rows:
+        if f"| `{name}` | {default} |" not in text:
+            yield f"has no row for {name} with its default, {default}"
+
+
 def main() -> int:
     listed = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"],
                             cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
     paths = [ROOT / name for name in listed if (ROOT / name).exists()]
     findings = [f"{path.relative_to(ROOT)}: {finding}" for path in paths
-                for check in (check_links, check_quotes) for finding in check(path, path.read_text())]
-    print("\n".join(findings or [f"the links and quotes of {len(paths)} documents hold"]))
+                for check in (check_links, check_quotes, check_options)
+                for finding in check(path, path.read_text())]
+    print("\n".join(findings or [f"the links, quotes and options of {len(paths)} documents hold"]))
     return 1 if findings else 0
 
 

@@ -40,14 +40,14 @@ BANNED_IN_PURE = [
      "the loop thread owns the state: hand the value over at the room's edge"),
     (r"\bsleep_(for|until)\b|\bu?sleep\(|\bnanosleep\(", "return a deadline, and let the host wait"),
     (r"\bthrow\b|\btry\s*\{|\bcatch\s*\(", "return a Result, or KVL_CHECK what only a bug can break"),
-    (r"<(fstream|filesystem|sys/socket\.h|unistd\.h|fcntl\.h)>|\bfopen\(|\b(std::)?getenv\(",
-     "take the value as a parameter; runtime and cli do I/O"),
     (r"<(format|print)>", "g++ 12 has neither: append to a std::string"),
     (r"\bstd::unordered_(map|set|multimap|multiset)\b",
      "an ordered container, or boost::unordered_flat_map that is never iterated"),
 ]
-# Its tests may print, and run a second thread where memory order is what they test.
+# Its tests may print, read files, and run a second thread where memory order is what they test.
 BANNED_OUTSIDE_TESTS = [
+    (r"<(fstream|filesystem|sys/socket\.h|unistd\.h|fcntl\.h)>|\bfopen\(|\b(std::)?getenv\(",
+     "take the value as a parameter; runtime and cli do I/O"),
     (r"\bstd::j?thread\b|\bstd::(async|future|promise)\b|\bthis_thread\b|\bpthread_",
      "offer poll(now) and next_deadline(), and let the host wait"),
     (r"<iostream>|\bstd::(cout|cerr|clog)\b|\bf?printf\(|\bfputs\(",
@@ -162,24 +162,25 @@ def check_form(source: Source):
 
 
 def check_function_lengths(source: Source):
-    """Relies on clang-format: a body ends at the first brace indented like the line that opens it.
+    """Relies on clang-format: a body ends at the first brace indented like the line that it begins in.
 
     Lines `case …:` are rows of a table and do not count.
     """
-    opened, rows = None, 0
+    first, opened, rows = 1, None, 0  # the present statement's first line; the open body's
     for number, line in enumerate(source.code, 1):
-        indent = len(line) - len(line.lstrip())
         if opened and line.startswith(" " * opened[1] + "}"):
             length = number - opened[0] + 1 - rows
             if length > FUNCTION_LINES_MAX:
                 yield opened[0], f"a function of {length} lines, at most {FUNCTION_LINES_MAX}"
             opened = None
-        opens = re.search(r"[)\w>]\s*\{$", line) and not re.match(
-            r"\s*(inline )?(namespace|class|struct|enum|union|extern)\b|\s*template\b.*\b(struct|class)\b",
-            line)
-        if not opened and opens:
-            opened, rows = (number, indent), 0
+        if re.search(r"[)\w>] \{$", line) and not opened:
+            head = source.code[first - 1:number]
+            if not any(re.match(r"\s*(inline )?(namespace|class|struct|enum|union|extern)\b", part)
+                       for part in head):
+                opened, rows = (first, len(head[0]) - len(head[0].lstrip())), 0
         rows += bool(re.match(r"\s*case [\w:]+:", line))
+        if not line.strip() or re.search(r"[;{}]$|^#|^ (public|private|protected):", line):
+            first = number + 1
 
 
 def check_build_file():
