@@ -162,25 +162,25 @@ def check_form(source: Source):
 
 
 def check_function_lengths(source: Source):
-    """Relies on clang-format: a body ends at the first brace indented like the line that it begins in.
+    """Counts from the line where the statement begins to the one that closes its brace.
 
     Lines `case …:` are rows of a table and do not count.
     """
-    first, opened, rows = 1, None, 0  # the present statement's first line; the open body's
+    depth, begins, function = 0, 1, None  # begins: where the present statement does
     for number, line in enumerate(source.code, 1):
-        if opened and line.startswith(" " * opened[1] + "}"):
-            length = number - opened[0] + 1 - rows
-            if length > FUNCTION_LINES_MAX:
-                yield opened[0], f"a function of {length} lines, at most {FUNCTION_LINES_MAX}"
-            opened = None
-        if re.search(r"[)\w>] \{$", line) and not opened:
-            head = source.code[first - 1:number]
-            if not any(re.match(r"\s*(inline )?(namespace|class|struct|enum|union|extern)\b", part)
-                       for part in head):
-                opened, rows = (first, len(head[0]) - len(head[0].lstrip())), 0
-        rows += bool(re.match(r"\s*case [\w:]+:", line))
+        if function is None and re.search(r"[)\w>] \{$", line) and not any(
+                re.match(r"\s*(inline )?(namespace|class|struct|enum|union|extern)\b", part)
+                for part in source.code[begins - 1:number]):
+            function, outer, rows = begins, depth, 0
+        depth += line.count("{") - line.count("}")
+        if function is not None:
+            rows += bool(re.match(r"\s*case [\w:]+:", line))
+            if depth <= outer:
+                if (length := number - function + 1 - rows) > FUNCTION_LINES_MAX:
+                    yield function, f"a function of {length} lines, at most {FUNCTION_LINES_MAX}"
+                function = None
         if not line.strip() or re.search(r"[;{}]$|^#|^ (public|private|protected):", line):
-            first = number + 1
+            begins = number + 1
 
 
 def check_build_file():
