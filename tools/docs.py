@@ -2,7 +2,7 @@
 
 Every relative link leads to a file and, where it names one, to a heading (`#words-of-it`). A fenced
 block under a comment that names a file (`<!-- tests/install/lease_once.cc -->`) is that file's text,
-or a part of it. docs/configuration.md says of every option of the protocol what the code says.
+or a part of it. docs/configuration.md names every flag and every option of the protocol.
 """
 
 import pathlib
@@ -53,6 +53,9 @@ def check_options(path: pathlib.Path, text: str):
     for name, default in rows:
         if f"| `{name}` | {default} |" not in text:
             yield f"has no row for {name} with its default, {default}"
+    for flag in re.findall(r'"(--[a-z-]+)"', (ROOT / "kvlease/cli/serve.cc").read_text()):
+        if f"`{flag}`" not in text:
+            yield f"does not name {flag}"
 
 
 def main() -> int:
