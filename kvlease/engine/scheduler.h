@@ -39,8 +39,10 @@ struct SchedulerOptions {
   std::uint32_t block_size = 16;
   std::uint32_t max_num_seqs = 256;  // running at once
   std::uint32_t max_num_batched_tokens =
-      8192;                            // in one forward; longer prefills are cut into chunks
-  std::uint32_t max_model_len = 0;     // tokens of a sequence; 0 or more than fit: what fits
+      8192;  // in one forward; longer prefills are cut into chunks
+  // Tokens of a sequence whose KV is kept: all but the last one generated. 0, or more than the pool
+  // holds: what the pool holds.
+  std::uint32_t max_model_len = 0;
   std::size_t max_num_waiting = 4096;  // not running yet; more are refused (L43)
   bool enable_prefix_caching = true;
   std::optional<TokenId> eos_token_id;
@@ -134,7 +136,6 @@ class Scheduler {
   std::optional<FinishReason> stop_reason(const Request& request) const;
   void finish(Request& request, RequestOutput output, Instant now);
   void release_blocks(Request& request);
-  void erase(Request& request);
 
   SchedulerOptions options_;
   SchedulerConnector& connector_;
