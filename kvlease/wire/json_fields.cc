@@ -62,14 +62,14 @@ std::vector<std::string_view> split(std::string_view json) {
   return pieces;
 }
 
-std::string quoted(std::string_view text) { return boost::json::serialize(text); }
-
 }  // namespace
 
 bool is_engine_id(std::string_view text) {
   return !text.empty() && text.size() <= 255 && is_printable_ascii(text) &&
          text.find('/') == std::string_view::npos;
 }
+
+std::string quoted(std::string_view text) { return boost::json::serialize(text); }
 
 std::string integer_allowed(IntegerRange range) {
   return "an integer from " + std::to_string(range.min) + " to " + std::to_string(range.max);
@@ -155,6 +155,23 @@ std::optional<JsonObject> JsonObject::object(std::string_view name, bool needed)
   const std::optional<std::string_view> json = take_json(name, needed, "an object");
   if (!json) return std::nullopt;
   return JsonObject(*json, path_of(name), *error_);
+}
+
+std::vector<JsonObject> JsonObject::objects(std::string_view name, std::size_t count_max) {
+  const std::string allowed = "an array of 1 to " + std::to_string(count_max) + " objects";
+  std::vector<JsonObject> opened;
+  const auto elements = array(name, true, allowed);
+  if (!elements) return opened;
+  if (elements->empty() || elements->size() > count_max) {
+    refuse(name, "an array of " + std::to_string(elements->size()), allowed);
+    return opened;
+  }
+  opened.reserve(elements->size());
+  for (const std::string_view json : *elements) {
+    std::string path = path_of(name) + "[" + std::to_string(opened.size()) + "]";
+    opened.emplace_back(json, std::move(path), *error_);
+  }
+  return opened;
 }
 
 void JsonObject::refuse(std::string_view name, std::string_view json, std::string_view allowed) {

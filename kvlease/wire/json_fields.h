@@ -52,6 +52,8 @@ inline constexpr std::string_view kEngineIdAllowed =
     "a string of 1 to 255 printable ASCII characters without '/'";
 bool is_engine_id(std::string_view text);
 
+// `text` as a JSON string, quotes and escapes included.
+std::string quoted(std::string_view text);
 // `an integer from 1 to 65535`.
 std::string integer_allowed(IntegerRange range);
 
@@ -164,6 +166,9 @@ class JsonObject {
                                                      std::string_view allowed);
   // An object field; nullopt when it is absent, null or refused.
   std::optional<JsonObject> object(std::string_view name, bool needed);
+
+  // The elements of an array of 1 to `count_max` objects; empty when the field is refused.
+  std::vector<JsonObject> objects(std::string_view name, std::size_t count_max);
 
   // Says that `name`, which may be a path below this object, holds `json` instead of `allowed`.
   void refuse(std::string_view name, std::string_view json, std::string_view allowed);

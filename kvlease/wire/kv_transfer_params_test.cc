@@ -6,8 +6,10 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
-#include <algorithm>
 #include <boost/json.hpp>
+#include <cmath>
+
+#include "kvlease/wire/testing.h"
 
 namespace kvlease {
 namespace {
@@ -45,13 +47,6 @@ std::string answer_with(std::string_view name, std::string_view json) {
   std::string text = boost::json::serialize(answer);
   text.pop_back();
   return text + ",\"" + std::string(name) + "\":" + std::string(json) + "}";
-}
-
-std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
-  std::string result(text);
-  const std::size_t at = result.find(from);
-  EXPECT_NE(at, std::string::npos) << from;
-  return at == std::string::npos ? result : result.replace(at, from.size(), to);
 }
 
 TEST(KvTransferParams, AnswerOfPIsReadAndWrittenAsVllmWritesIt) {
@@ -196,37 +191,28 @@ TEST(KvTransferParams, NothingIsLostInAProxyThatHoldsNumbersAsDoubles) {
   EXPECT_EQ(parsed(answer_with("remote_num_tokens", "-0.0")).remote_num_tokens, 0u);
 }
 
-struct Refusal {
-  std::string json;
-  std::string message;  // a part of it
-};
-
-void expect_refused(const std::vector<Refusal>& rows) {
-  for (const Refusal& row : rows) {
-    const Result<KvTransferParams> params = parse_kv_transfer_params(row.json, kBytesMax);
-    ASSERT_FALSE(params.has_value()) << row.json;
-    EXPECT_EQ(params.error().code, ErrorCode::kInvalidArgument);
-    EXPECT_THAT(params.error().message, HasSubstr(row.message)) << row.json;
-  }
+Result<KvTransferParams> parse(std::string_view json) {
+  return parse_kv_transfer_params(json, kBytesMax);
 }
 
 TEST(KvTransferParams, TextThatIsNoJsonObjectIsRefused) {
   const std::string deep = R"({"x":)" + std::string(32, '[') + std::string(32, ']') + "}";
-  expect_refused({
-      {"", "kv_transfer_params is no JSON: "},
-      {"{", "kv_transfer_params is no JSON: "},
-      {"{}x", "kv_transfer_params is no JSON: "},
-      {"{\"tp_size\":2,}", "kv_transfer_params is no JSON: "},
-      {"{\"tp_size\":NaN}", "kv_transfer_params is no JSON: "},
-      {"{\"tp_size\":01}", "kv_transfer_params is no JSON: "},
-      {"{\"x\":\"\xff\"}", "kv_transfer_params is no JSON: "},
-      {R"({"x":"\ud800"})", "kv_transfer_params is no JSON: "},
-      {deep, "kv_transfer_params is no JSON: "},
-      {" [1]", "kv_transfer_params is [1]; allowed: an object"},
-      {"null", "kv_transfer_params is null; allowed: an object"},
-      {R"({"tp_size":1,"tp_size":2})", "`tp_size` is 2; allowed: each field once"},
-      {R"({"x":1,"\u0078":2})", "`x` is 2; allowed: each field once"},
-  });
+  expect_refused(parse,
+                 {
+                     {"", "kv_transfer_params is no JSON: "},
+                     {"{", "kv_transfer_params is no JSON: "},
+                     {"{}x", "kv_transfer_params is no JSON: "},
+                     {"{\"tp_size\":2,}", "kv_transfer_params is no JSON: "},
+                     {"{\"tp_size\":NaN}", "kv_transfer_params is no JSON: "},
+                     {"{\"tp_size\":01}", "kv_transfer_params is no JSON: "},
+                     {"{\"x\":\"\xff\"}", "kv_transfer_params is no JSON: "},
+                     {R"({"x":"\ud800"})", "kv_transfer_params is no JSON: "},
+                     {deep, "kv_transfer_params is no JSON: "},
+                     {" [1]", "kv_transfer_params is [1]; allowed: an object"},
+                     {"null", "kv_transfer_params is null; allowed: an object"},
+                     {R"({"tp_size":1,"tp_size":2})", "`tp_size` is 2; allowed: each field once"},
+                     {R"({"x":1,"\u0078":2})", "`x` is 2; allowed: each field once"},
+                 });
   const Result<KvTransferParams> long_text = parse_kv_transfer_params(kAnswer, kAnswer.size() - 1);
   ASSERT_FALSE(long_text.has_value());
   EXPECT_EQ(long_text.error().message, "kv_transfer_params has " + std::to_string(kAnswer.size()) +
@@ -244,47 +230,49 @@ TEST(KvTransferParams, EveryFieldThatHoldsWhatItMayNotIsRefusedByName) {
   };
   constexpr std::string_view kUpTo32Bits = "an integer from 1 to 4294967295";
   constexpr std::string_view kUpTo53Bits = "an integer from 0 to 9007199254740991";
-  expect_refused({
-      row("do_remote_decode", "1", "true or false"),
-      row("do_remote_prefill", "\"true\"", "true or false"),
-      row("remote_engine_id", "\"\"", "a string of 1 to 255 bytes"),
-      row("remote_engine_id", "7", "a string of 1 to 255 bytes"),
-      row("remote_request_id", "\"\"", "a string of 1 to 512 bytes"),
-      row("remote_request_id", long_text, "a string of 1 to 512 bytes"),
-      row("remote_host", "\"\"", "a host of 1 to 255 printable ASCII characters"),
-      row("remote_host", R"("a\nb")", "a host of 1 to 255 printable ASCII characters"),
-      row("remote_port", "0", "an integer from 1 to 65535"),
-      row("remote_port", "65536", "an integer from 1 to 65535"),
-      row("remote_port", "-1", "an integer from 1 to 65535"),
-      row("remote_port", "5600.5", "an integer from 1 to 65535"),
-      row("remote_port", "\"5600\"", "an integer from 1 to 65535"),
-      row("tp_size", "0", kUpTo32Bits),
-      row("tp_size", "4294967296", kUpTo32Bits),
-      row("tp_size", "[2]", kUpTo32Bits),
-      row("dcp_size", "true", kUpTo32Bits),
-      row("pp_size", "{}", kUpTo32Bits),
-      row("remote_num_tokens", "-1", kUpTo53Bits),
-      row("remote_num_tokens", "9007199254740992", kUpTo53Bits),
-      row("remote_num_tokens", "9007199254740992.0", kUpTo53Bits),
-      row("remote_num_tokens", "99999999999999999999", kUpTo53Bits),
-      row("remote_num_tokens", "1e999", kUpTo53Bits),
-      row("remote_blocks_expiry_time", "\"1\"", "a finite number"),
-      row("remote_blocks_expiry_time", "1e999", "a finite number"),
-      row("remote_registration_generation", "1.5", kUpTo53Bits),
-      row("remote_prefill_cached_tokens", "false", kUpTo53Bits),
-      row("transfer_mode", "\"push \"", R"("pull", "push")"),
-      row("transfer_id", long_text, "a string of at most 255 bytes"),
-      row("kvlease", "[]", "an object"),
-      row("remote_block_ids", "{}", "an array of arrays of block ids"),
-      {answer_with("remote_block_ids", "[[1],2]"),
-       "`remote_block_ids[1]` is 2; allowed: an array of block ids"},
-      {answer_with("remote_block_ids", "[[1],[2,-3]]"),
-       "`remote_block_ids[1][1]` is -3; allowed: an integer from 0 to 4294967295"},
-      {answer_with("remote_block_ids", "[[4294967296]]"),
-       "`remote_block_ids[0][0]` is 4294967296; allowed: an integer from 0 to 4294967295"},
-      {answer_with("remote_block_ids", "[[null]]"), "`remote_block_ids[0][0]` is null"},
-      {answer_with("remote_block_ids", "[null]"), "`remote_block_ids[0]` is null"},
-  });
+  expect_refused(
+      parse,
+      {
+          row("do_remote_decode", "1", "true or false"),
+          row("do_remote_prefill", "\"true\"", "true or false"),
+          row("remote_engine_id", "\"\"", "a string of 1 to 255 bytes"),
+          row("remote_engine_id", "7", "a string of 1 to 255 bytes"),
+          row("remote_request_id", "\"\"", "a string of 1 to 512 bytes"),
+          row("remote_request_id", long_text, "a string of 1 to 512 bytes"),
+          row("remote_host", "\"\"", "a host of 1 to 255 printable ASCII characters"),
+          row("remote_host", R"("a\nb")", "a host of 1 to 255 printable ASCII characters"),
+          row("remote_port", "0", "an integer from 1 to 65535"),
+          row("remote_port", "65536", "an integer from 1 to 65535"),
+          row("remote_port", "-1", "an integer from 1 to 65535"),
+          row("remote_port", "5600.5", "an integer from 1 to 65535"),
+          row("remote_port", "\"5600\"", "an integer from 1 to 65535"),
+          row("tp_size", "0", kUpTo32Bits),
+          row("tp_size", "4294967296", kUpTo32Bits),
+          row("tp_size", "[2]", kUpTo32Bits),
+          row("dcp_size", "true", kUpTo32Bits),
+          row("pp_size", "{}", kUpTo32Bits),
+          row("remote_num_tokens", "-1", kUpTo53Bits),
+          row("remote_num_tokens", "9007199254740992", kUpTo53Bits),
+          row("remote_num_tokens", "9007199254740992.0", kUpTo53Bits),
+          row("remote_num_tokens", "99999999999999999999", kUpTo53Bits),
+          row("remote_num_tokens", "1e999", kUpTo53Bits),
+          row("remote_blocks_expiry_time", "\"1\"", "a finite number"),
+          row("remote_blocks_expiry_time", "1e999", "a finite number"),
+          row("remote_registration_generation", "1.5", kUpTo53Bits),
+          row("remote_prefill_cached_tokens", "false", kUpTo53Bits),
+          row("transfer_mode", "\"push \"", R"("pull", "push")"),
+          row("transfer_id", long_text, "a string of at most 255 bytes"),
+          row("kvlease", "[]", "an object"),
+          row("remote_block_ids", "{}", "an array of arrays of block ids"),
+          {answer_with("remote_block_ids", "[[1],2]"),
+           "`remote_block_ids[1]` is 2; allowed: an array of block ids"},
+          {answer_with("remote_block_ids", "[[1],[2,-3]]"),
+           "`remote_block_ids[1][1]` is -3; allowed: an integer from 0 to 4294967295"},
+          {answer_with("remote_block_ids", "[[4294967296]]"),
+           "`remote_block_ids[0][0]` is 4294967296; allowed: an integer from 0 to 4294967295"},
+          {answer_with("remote_block_ids", "[[null]]"), "`remote_block_ids[0][0]` is null"},
+          {answer_with("remote_block_ids", "[null]"), "`remote_block_ids[0]` is null"},
+      });
 }
 
 TEST(KvTransferParams, EveryFieldOfTheLeaseReferenceIsNeededAndChecked) {  // L22, L52
@@ -330,7 +318,7 @@ TEST(KvTransferParams, EveryFieldOfTheLeaseReferenceIsNeededAndChecked) {  // L2
     rows.push_back({R"({"kvlease":)" + boost::json::serialize(without) + "}",
                     "`kvlease." + name + "` is null"});
   }
-  expect_refused(rows);
+  expect_refused(parse, rows);
 }
 
 TEST(KvTransferParams, MessagesStayShortAndPrintable) {
@@ -338,7 +326,7 @@ TEST(KvTransferParams, MessagesStayShortAndPrintable) {
       parse_kv_transfer_params("{\"tp_size\":\"" + std::string(100'000, 'a') + "\"}", kBytesMax);
   ASSERT_FALSE(params.has_value());
   EXPECT_LT(params.error().message.size(), 200u);
-  expect_refused({{"{\"tp_size\":\"\xc3\xa9\"}", "`tp_size` is \"??\"; allowed"}});
+  expect_refused(parse, {{"{\"tp_size\":\"\xc3\xa9\"}", "`tp_size` is \"??\"; allowed"}});
 }
 
 TEST(KvTransferParams, BlockIdsAreBounded) {  // L43
@@ -347,8 +335,8 @@ TEST(KvTransferParams, BlockIdsAreBounded) {  // L43
   ids.pop_back();
   EXPECT_EQ(parsed("{\"remote_block_ids\":[[" + ids + "]]}").remote_block_ids->front().size(),
             kBlockIdsMax);
-  expect_refused({{"{\"remote_block_ids\":[[" + ids + "],[2]]}",
-                   "`remote_block_ids` is [2]; allowed: at most 1000000 block ids"}});
+  expect_refused(parse, {{"{\"remote_block_ids\":[[" + ids + "],[2]]}",
+                          "`remote_block_ids` is [2]; allowed: at most 1000000 block ids"}});
 }
 
 rc::Gen<std::string> texts() {  // valid UTF-8 that needs escapes now and then
