@@ -239,8 +239,8 @@ HttpCall::HttpCall(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 HttpCall::HttpCall(HttpCall&&) noexcept = default;
 
 HttpCall& HttpCall::operator=(HttpCall&& other) noexcept {
-  HttpCall old = std::move(*this);
-  impl_ = std::move(other.impl_);
+  HttpCall moved = std::move(other);
+  std::swap(impl_, moved.impl_);
   return *this;
 }
 

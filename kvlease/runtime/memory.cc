@@ -27,7 +27,8 @@ Result<PageMemory> PageMemory::map(std::size_t bytes) {
 PageMemory::PageMemory(PageMemory&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
 
 PageMemory& PageMemory::operator=(PageMemory&& other) noexcept {
-  std::swap(bytes_, other.bytes_);
+  PageMemory moved = std::move(other);
+  std::swap(bytes_, moved.bytes_);
   return *this;
 }
 

@@ -38,7 +38,8 @@ class FileDescriptor {
   explicit FileDescriptor(int fd) : fd_(fd) {}
   FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   FileDescriptor& operator=(FileDescriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
+    FileDescriptor moved = std::move(other);
+    std::swap(fd_, moved.fd_);
     return *this;
   }
   ~FileDescriptor() { reset(); }
@@ -346,8 +347,8 @@ ChildProcess::ChildProcess(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) 
 ChildProcess::ChildProcess(ChildProcess&&) noexcept = default;
 
 ChildProcess& ChildProcess::operator=(ChildProcess&& other) noexcept {
-  ChildProcess old = std::move(*this);
-  impl_ = std::move(other.impl_);
+  ChildProcess moved = std::move(other);
+  std::swap(impl_, moved.impl_);
   return *this;
 }
 

@@ -1,0 +1,303 @@
+// One connection of the HTTP server: reads requests, writes answers, and notices when the client
+// goes.
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/status.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <charconv>
+
+#include "kvlease/base/check.h"
+#include "kvlease/runtime/http_server_impl.h"
+#include "kvlease/runtime/http_wire.h"
+
+namespace kvlease {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast_http = boost::beast::http;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+// After a last answer: how long the client may take to hang up, before it is done for it.
+constexpr std::chrono::seconds kLingerTime{2};
+
+int status_of_parse_error(error_code failure) {
+  if (failure == beast_http::error::header_limit) return 431;
+  if (failure == beast_http::error::body_limit) return 413;
+  return 400;
+}
+
+std::string status_line(int status) {
+  const auto reason = beast_http::obsolete_reason(static_cast<beast_http::status>(status));
+  return "HTTP/1.1 " + std::to_string(status) + ' ' + http_wire::to_string(reason) + "\r\n";
+}
+
+bool status_has_body(int status) { return status >= 200 && status != 204 && status != 304; }
+
+}  // namespace
+
+class Session::Parser : public beast_http::request_parser<beast_http::string_body> {};
+
+Session::Session(tcp::socket socket, HttpServer::Impl& server)
+    : socket_(std::move(socket)),
+      timer_(server.loop.io()),
+      server_(&server),
+      in_(server.options.header_bytes_max + http_wire::kBodyReadBytes) {}
+
+Session::~Session() = default;
+
+void Session::start() {
+  error_code ignored;
+  socket_.set_option(tcp::no_delay(true), ignored);
+  receive_request();
+}
+
+void Session::close_if_idle() {
+  if (phase_ == Phase::kReceiving && !parser_->got_some()) close();
+}
+
+void Session::abandon() {
+  if (exchange_) {
+    exchange_->loop = nullptr;
+    exchange_->session.reset();
+    exchange_->forget_callbacks();
+  }
+  server_ = nullptr;
+  close();
+}
+
+void Session::receive_request() {
+  phase_ = Phase::kReceiving;
+  parser_ = std::make_unique<Parser>();
+  parser_->header_limit(static_cast<std::uint32_t>(server_->options.header_bytes_max));
+  parser_->body_limit(server_->options.body_bytes_max);
+  arm(server_->options.idle_timeout);
+  parse();
+  read();
+}
+
+void Session::read() {
+  const std::size_t room = in_.max_size() - in_.size();
+  if (reading_ || phase_ == Phase::kClosed || room == 0) return;
+  reading_ = true;
+  const bool in_body = phase_ == Phase::kReceiving && parser_->is_header_done();
+  const std::size_t size = in_body ? http_wire::kBodyReadBytes : http_wire::kHeadReadBytes;
+  socket_.async_read_some(in_.prepare(std::min(room, size)),
+                          [self = shared_from_this()](error_code failure, std::size_t got) {
+                            self->on_read(failure, got);
+                          });
+}
+
+void Session::on_read(error_code failure, std::size_t size) {
+  reading_ = false;
+  if (phase_ == Phase::kClosed) return;
+  if (failure == asio::error::eof && phase_ == Phase::kRefusing) return;  // it may still listen
+  if (failure) return lose();
+  in_.commit(size);
+  if (phase_ == Phase::kReceiving) {
+    parse();
+  } else if (phase_ != Phase::kAnswering) {
+    in_.consume(in_.size());
+  }
+  read();
+}
+
+void Session::parse() {
+  const bool head_was_done = parser_->is_header_done();
+  error_code failure = http_wire::feed(*parser_, in_);
+  if (!failure && !head_was_done && parser_->is_header_done()) {
+    const auto expect = parser_->get()[beast_http::field::expect];
+    if (!parser_->is_done() && same_header_name(http_wire::to_string(expect), "100-continue")) {
+      out_ += "HTTP/1.1 100 Continue\r\n\r\n";
+      write();
+    }
+    parser_->eager(true);
+    failure = http_wire::feed(*parser_, in_);
+  }
+  if (failure) {
+    refuse(status_of_parse_error(failure));
+  } else if (parser_->is_done()) {
+    dispatch();
+  } else if (in_.size() == in_.max_size()) {
+    refuse(431);
+  }
+}
+
+void Session::dispatch() {
+  phase_ = Phase::kAnswering;
+  disarm();
+  auto message = parser_->release();
+  keep_alive_ = message.keep_alive();
+  http_1_0_ = message.version() < 11;
+  head_only_ = message.method() == beast_http::verb::head;
+
+  const std::string target = http_wire::to_string(message.target());
+  const std::size_t question = std::min(target.find('?'), target.size());
+  HttpRequest request{
+      .method = http_wire::to_string(message.method_string()),
+      .path = target.substr(0, question),
+      .query = target.substr(std::min(question + 1, target.size())),
+      .headers = http_wire::to_headers(message.base()),
+      .body = std::move(message.body()),
+  };
+  exchange_ = std::make_shared<HttpResponder::Exchange>(server_->loop, weak_from_this());
+  const auto server = server_->shared_from_this();  // the handler may end the server
+  server->handle(std::move(request), HttpResponder(exchange_));
+}
+
+void Session::refuse(int status) {
+  phase_ = Phase::kRefusing;
+  keep_alive_ = false;
+  HttpHeaders headers{{"Content-Type", "text/plain"}};
+  if (status == 503) headers.add("Retry-After", "1");
+  const std::string body =
+      http_wire::to_string(beast_http::obsolete_reason(static_cast<beast_http::status>(status))) +
+      "\n";
+  append_head(status, headers, "Content-Length: " + std::to_string(body.size()) + "\r\n");
+  out_ += body;
+  write();
+  read();
+}
+
+void Session::append_head(int status, const HttpHeaders& headers, std::string_view framing) {
+  if (server_->draining()) keep_alive_ = false;
+  out_ += status_line(status);
+  http_wire::append_headers(out_, headers);
+  out_ += framing;
+  if (!keep_alive_) {
+    out_ += "Connection: close\r\n";
+  } else if (http_1_0_) {
+    out_ += "Connection: keep-alive\r\n";
+  }
+  out_ += "\r\n";
+}
+
+void Session::respond(const HttpResponse& response) {
+  const bool has_body = status_has_body(response.status);
+  append_head(response.status, response.headers,
+              has_body ? "Content-Length: " + std::to_string(response.body.size()) + "\r\n" : "");
+  if (has_body && !head_only_) out_ += response.body;
+  write();
+}
+
+void Session::start_stream(int status, const HttpHeaders& headers) {
+  if (http_1_0_) keep_alive_ = false;
+  append_head(status, headers, http_1_0_ ? "" : "Transfer-Encoding: chunked\r\n");
+  write();
+}
+
+void Session::write_piece(std::string_view piece) {
+  if (head_only_ || piece.empty()) return;  // an empty chunk would end the body
+  if (http_1_0_) {
+    out_ += piece;
+  } else {
+    char size[16];
+    const auto [end, failure] = std::to_chars(size, size + sizeof size, piece.size(), 16);
+    KVL_CHECK(failure == std::errc{}, "16 digits hold any size");
+    out_.append(size, end).append("\r\n").append(piece).append("\r\n");
+  }
+  write();
+  const std::size_t unsent = out_.size() + in_flight_.size() - written_;
+  if (unsent > server_->options.unsent_bytes_max) lose();
+}
+
+void Session::finish() {
+  if (!http_1_0_ && !head_only_) out_ += "0\r\n\r\n";
+  write();
+}
+
+// Writes what is queued, unless that is being done. Also with an empty queue (the end of a body
+// that only the end of the connection marks) the rest follows from the loop.
+void Session::write() {
+  if (writing_ || phase_ == Phase::kClosed) return;
+  if (written_ == in_flight_.size()) {
+    in_flight_ = std::exchange(out_, {});
+    written_ = 0;
+  }
+  writing_ = true;
+  arm(server_->options.idle_timeout);
+  socket_.async_write_some(asio::buffer(in_flight_) + written_,
+                           [self = shared_from_this()](error_code failure, std::size_t size) {
+                             self->on_write(failure, size);
+                           });
+}
+
+void Session::on_write(error_code failure, std::size_t size) {
+  writing_ = false;
+  if (phase_ == Phase::kClosed) return;
+  if (failure) return lose();
+  written_ += size;
+  if (written_ < in_flight_.size() || !out_.empty()) return write();
+  on_all_written();
+}
+
+void Session::on_all_written() {
+  switch (phase_) {
+    case Phase::kAnswering:
+      disarm();
+      if (exchange_->stage == HttpResponder::Exchange::Stage::kFinished) complete_exchange();
+      return;
+    case Phase::kRefusing:
+      return linger();
+    case Phase::kReceiving:  // 100 Continue
+    case Phase::kLingering:
+    case Phase::kClosed:
+      return;
+  }
+}
+
+void Session::complete_exchange() {
+  const auto exchange = std::exchange(exchange_, nullptr);
+  exchange->session.reset();
+  exchange->written(true);
+  if (phase_ == Phase::kClosed) return;  // the callback ended the server
+  if (keep_alive_ && !server_->draining()) {
+    receive_request();
+  } else {
+    linger();
+  }
+}
+
+// Waits for the client to hang up first: closing with unread bytes would destroy the answer on its
+// way.
+void Session::linger() {
+  phase_ = Phase::kLingering;
+  error_code ignored;
+  socket_.shutdown(tcp::socket::shutdown_send, ignored);
+  in_.consume(in_.size());
+  arm(kLingerTime);
+  read();
+}
+
+void Session::lose() {
+  const auto exchange = std::exchange(exchange_, nullptr);
+  close();
+  if (exchange) exchange->lost();
+}
+
+void Session::close() {
+  phase_ = Phase::kClosed;
+  disarm();
+  error_code ignored;
+  socket_.close(ignored);
+  if (server_ != nullptr) server_->forget(shared_from_this());
+}
+
+void Session::arm(Duration limit) {
+  disarm();
+  timer_.expires_at(http_wire::timer_deadline(server_->loop, limit));
+  timer_.async_wait([self = shared_from_this(), arming = arming_](error_code cancelled) {
+    if (!cancelled && arming == self->arming_) self->on_timeout();
+  });
+}
+
+void Session::disarm() {
+  ++arming_;
+  timer_.cancel();
+}
+
+void Session::on_timeout() {
+  if (phase_ == Phase::kReceiving && parser_->got_some()) return refuse(408);
+  lose();
+}
+
+}  // namespace kvlease
