@@ -161,6 +161,9 @@ class JsonObject {
     take(name, true, hex_allowed<Out>(), from_hex<Out>, out);
   }
 
+  // A field's text; nullopt when it is absent or null, which is an error if it is needed.
+  std::optional<std::string_view> take_json(std::string_view name, bool needed,
+                                            std::string_view allowed);
   // The elements of an array field; none when it is absent, null or refused.
   std::optional<std::vector<std::string_view>> array(std::string_view name, bool needed,
                                                      std::string_view allowed);
@@ -178,11 +181,6 @@ class JsonObject {
   const Fields& rest() const { return fields_; }
 
  private:
-  // A field's text, taken out; nullopt when it is absent or null, which is an error if it is
-  // needed.
-  std::optional<std::string_view> take_json(std::string_view name, bool needed,
-                                            std::string_view allowed);
-
   template <typename Convert, typename Out>
   void take(std::string_view name, bool needed, std::string_view allowed, Convert convert,
             Out& out) {

@@ -1,5 +1,5 @@
-// vLLM's `--kv-transfer-config` JSON: connector, role, engine id, and the options of the protocol in
-// kv_connector_extra_config (L13).
+// vLLM's `--kv-transfer-config` JSON: connector, role, engine id, and the options of the protocol
+// in kv_connector_extra_config (L13).
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,10 @@ struct KvTransferConfig {
   std::vector<std::string> warnings;
 };
 
-// Errors: kInvalidArgument naming the key and what it may hold; an engine id with '/' (L7); another
-// connector than NixlConnector (and KvleaseConnector).
+// Keys of vLLM that have no meaning here are accepted with one warning each; kv_load_failure_policy
+// may stand outside, as in vLLM, or among the extra options, not both. Errors: kInvalidArgument
+// naming the key and what it may hold (L13); an unknown key; an engine id with
+// '/' (L7); another connector than NixlConnector (and KvleaseConnector); as parse_lease_config.
 Result<KvTransferConfig> parse_kv_transfer_config(std::string_view json);
 
 }  // namespace kvlease
