@@ -1,5 +1,4 @@
-// The adapter proper: who owns which NIXL object, when a read is final, and which refusal means
-// what.
+// The adapter: who owns which NIXL object, when a read is final, and what a refusal means.
 #include "kvlease/nixl/agent.h"
 
 #include <algorithm>
@@ -243,8 +242,8 @@ bool Agent::has_peer(const AgentName& peer) const {
   return known != peers_.end() && !known->second.removed;
 }
 
-// Invalidating closes the endpoint, after which a read's status no longer tells whether it may
-// still write (L26): so that waits for the last of them.
+// Waits for the last read: invalidating closes the endpoint, and then a read's status no longer
+// tells whether it may still write (L26).
 void Agent::forget_if_quiet(Peers::iterator peer) {
   if (!peer->second.removed || peer->second.unfinished_reads > 0) return;
   nixl_.invalidate_remote_md(agent_.get(), peer->first.str().c_str());

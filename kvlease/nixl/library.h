@@ -16,8 +16,7 @@ struct LibraryOptions {
   std::string explicit_path;
 };
 
-// A loaded library. It stays loaded until the process ends: its threads and plugins outlive
-// handles.
+// A loaded library. It stays loaded until the process ends, for its threads and plugins do too.
 struct Library {
   std::string path;
   capi::Functions functions;
@@ -26,8 +25,7 @@ struct Library {
 // Loads the library and checks that it is a real one that has every function that we call.
 // Errors: kUnavailable when no candidate is usable.
 // Threads: call it before others start: it sets UCX_MEM_EVENTS=n in the environment, unless that is
-// set, so that UCX does not hook memory calls (our registrations outlive the agent, so it needs
-// not).
+// set, so that UCX does not hook memory calls (it need not: our registrations outlive the agent).
 Result<Library> load_library(const LibraryOptions& options);
 
 }  // namespace kvlease::nixl
