@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <string>
 
 #include "kvlease/nixl/shim/shim.h"
@@ -23,10 +24,21 @@ class LoadLibrary : public testing::Test {
  protected:
   LoadLibrary() { std::filesystem::create_directories(directory_); }
   ~LoadLibrary() override {
-    unsetenv("KVLEASE_NIXL_PATH");
+    // Other tests of this process go by what the user set.
+    if (named_by_user_) {
+      setenv("KVLEASE_NIXL_PATH", named_by_user_->c_str(), 1);
+    } else {
+      unsetenv("KVLEASE_NIXL_PATH");
+    }
     std::filesystem::remove_all(directory_);
   }
 
+  static std::optional<std::string> environment() {
+    const char* value = std::getenv("KVLEASE_NIXL_PATH");
+    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+  }
+
+  const std::optional<std::string> named_by_user_ = environment();
   const std::filesystem::path directory_ =
       std::filesystem::path(testing::TempDir()) / ("kvlease_nixl_" + std::to_string(getpid()));
 };

@@ -23,7 +23,7 @@ const Library* library_for_test() {
   if (skip != nullptr && std::string(skip) == "1") {
     [] { GTEST_SKIP() << library.error().message; }();
   } else {
-    ADD_FAILURE() << library.error().message << "\nKVLEASE_SKIP_NIXL=1 skips these tests";
+    [] { FAIL() << library.error().message << "\nKVLEASE_SKIP_NIXL=1 skips these tests"; }();
   }
   return nullptr;
 }
