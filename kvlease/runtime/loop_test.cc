@@ -91,7 +91,7 @@ TEST(EventLoop, NowStandsStillWithinATurnAndItsCallbacks) {
     }
     spin();
     EXPECT_EQ(loop.now(), now);
-    loop.post([&] {
+    loop.post([&, now] {
       in_callback = loop.now();
       EXPECT_GT(in_callback, now);
       spin();
