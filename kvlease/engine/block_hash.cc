@@ -1,3 +1,4 @@
+// Implements block_hash.h: the two chains.
 #include "kvlease/engine/block_hash.h"
 
 #include "kvlease/base/prng.h"

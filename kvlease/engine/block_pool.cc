@@ -1,3 +1,4 @@
+// Implements block_pool.h: references, the list of cached blocks by use, counts as they change.
 #include "kvlease/engine/block_pool.h"
 
 #include <ranges>

@@ -1,3 +1,4 @@
+// Implements engine_core.h: the order of one turn.
 #include "kvlease/engine/engine_core.h"
 
 #include <utility>

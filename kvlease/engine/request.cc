@@ -1,3 +1,4 @@
+// Implements request.h: names.
 #include "kvlease/engine/request.h"
 
 #include "kvlease/base/check.h"

@@ -1,3 +1,4 @@
+// Implements scheduler.h: arrivals, blocks, the choice of a forward, what answers mean, ends.
 #include "kvlease/engine/scheduler.h"
 
 #include <algorithm>

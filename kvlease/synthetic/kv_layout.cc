@@ -1,3 +1,4 @@
+// Implements kv_layout.h: sizes and places.
 #include "kvlease/synthetic/kv_layout.h"
 
 #include <string>

@@ -1,3 +1,4 @@
+// Implements synthetic_model.h: the bytes of a token, and the token that follows from all bytes.
 #include "kvlease/synthetic/synthetic_model.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Implements synthetic_runner.h: a forward as an instant at which it is done.
 #include "kvlease/synthetic/synthetic_runner.h"
 
 #include <utility>

@@ -1,3 +1,4 @@
+// Implements tokenizer.h: bytes are tokens.
 #include "kvlease/synthetic/tokenizer.h"
 
 namespace kvlease {
