@@ -1,0 +1,211 @@
+// Implements cluster.h.
+#include "kvlease/cli/cluster.h"
+
+#include <algorithm>
+#include <charconv>
+#include <csignal>
+#include <utility>
+
+#include "kvlease/base/check.h"
+#include "kvlease/wire/json_fields.h"
+
+namespace kvlease {
+namespace {
+
+constexpr Duration kStartLimit = std::chrono::seconds{60};
+constexpr Duration kCallLimit = std::chrono::seconds{60};
+constexpr Duration kStopLimit = std::chrono::seconds{20};
+constexpr std::string_view kListening = "listening on ";
+constexpr std::size_t kLastLinesMax = 10;
+
+bool any_text(std::string_view) { return true; }
+constexpr TextRule kAnyText{"a string", any_text};
+
+std::optional<std::uint16_t> port_of(std::string_view line) {
+  const std::string_view address = line.substr(kListening.size());
+  const std::size_t end = address.find(' ');
+  const std::size_t colon = address.rfind(':', end);
+  if (end == std::string_view::npos || colon == std::string_view::npos) return std::nullopt;
+  std::uint16_t port = 0;
+  const auto parsed = std::from_chars(address.data() + colon + 1, address.data() + end, port);
+  return parsed.ec == std::errc{} ? std::optional(port) : std::nullopt;
+}
+
+std::optional<InstanceEvent> parse_event(std::string_view line, std::string instance, Instant at) {
+  std::optional<Error> problem;
+  JsonObject json = open_json(line, 1 << 20, "an event", problem);
+  InstanceEvent event{.at = at, .instance = std::move(instance)};
+  json.string("event", kAnyText, event.kind);
+  std::optional<std::string> lease;
+  std::optional<std::string> request;
+  std::optional<std::string> detail;
+  json.string("lease", kAnyText, lease);
+  json.string("request", kAnyText, request);
+  json.string("detail", kAnyText, detail);
+  json.integer("count", {}, event.count);
+  json.number("length_s", event.length_seconds);
+  if (problem) return std::nullopt;
+  event.lease = lease.value_or("");
+  event.request = request.value_or("");
+  event.detail = detail.value_or("");
+  return event;
+}
+
+Result<CompletionResult> parse_completion(const Result<HttpResponse>& response) {
+  if (!response) return std::unexpected(response.error());
+  if (response->status != 200) {
+    return error(ErrorCode::kUnavailable,
+                 "HTTP " + std::to_string(response->status) + ": " + response->body);
+  }
+  std::optional<Error> problem;
+  JsonObject json = open_json(response->body, 1 << 26, "the answer", problem);
+  CompletionResult result;
+  if (const auto it = json.rest().find("kv_transfer_params"); it != json.rest().end()) {
+    result.kv_transfer_params = std::string(it->second);
+  }
+  if (const auto choices = json.array("choices", true, "one choice");
+      choices && !choices->empty()) {
+    JsonObject choice(choices->front(), "choices[0]", problem);
+    choice.string("text", kAnyText, result.text);
+  }
+  if (problem) return std::unexpected(*problem);
+  return result;
+}
+
+std::string completion_request(const Cluster::CompletionCall& call) {
+  JsonWriter body;
+  body.string("model", "synthetic");
+  body.string("prompt", call.prompt);
+  body.integer("max_tokens", call.max_tokens);
+  if (!call.kv_transfer_params.empty()) body.json("kv_transfer_params", call.kv_transfer_params);
+  return body.take();
+}
+
+}  // namespace
+
+Cluster::Cluster(std::function<void(const InstanceEvent&)> on_event)
+    : on_event_(std::move(on_event)) {}
+
+Cluster::~Cluster() = default;
+
+Cluster::Child& Cluster::child(const std::string& name) {
+  const auto it = std::ranges::find(children_, name, &Child::name);
+  KVL_CHECK(it != children_.end(), "an instance that was started");
+  return *it;
+}
+
+Result<void> Cluster::start(const std::string& name, std::vector<std::string> arguments) {
+  Child& child = children_.emplace_back();
+  child.name = name;
+  std::vector<std::string> argv{self_executable_path(), "serve", "--port", "0", "--log-events"};
+  argv.insert(argv.end(), arguments.begin(), arguments.end());
+  auto process = ChildProcess::spawn(
+      loop_, {.argv = std::move(argv),
+              .environment = {},
+              .on_line = [this, &child](OutputStream stream,
+                                        std::string_view line) { on_line(child, stream, line); },
+              .on_exit = [&child](ExitStatus status) { child.exit = status; }});
+  if (!process) return std::unexpected(process.error());
+  child.process.emplace(std::move(*process));
+  wait_until([&] { return child.port != 0 || child.exit; }, kStartLimit);
+  if (child.port != 0) return {};
+  std::string words;
+  for (const std::string& line : child.last_lines) words += "\n  " + line;
+  return error(ErrorCode::kUnavailable,
+               "instance " + name + " did not come up (" +
+                   (child.exit ? to_string(*child.exit) : std::string("no answer in time")) +
+                   "):" + words);
+}
+
+Result<void> Cluster::stop(const std::string& name) {
+  Child& child = this->child(name);
+  child.process->kill(SIGTERM);
+  if (!wait_until([&] { return child.exit.has_value(); }, kStopLimit)) {
+    return error(ErrorCode::kTimeout, "instance " + name + " does not end after SIGTERM");
+  }
+  if (child.exit->success()) return {};
+  return error(ErrorCode::kUnavailable, "instance " + name + ": " + to_string(*child.exit));
+}
+
+void Cluster::on_line(Child& child, OutputStream stream, std::string_view line) {
+  if (stream == OutputStream::kStderr) {
+    if (child.last_lines.size() == kLastLinesMax) child.last_lines.erase(child.last_lines.begin());
+    child.last_lines.emplace_back(line);
+  } else if (line.starts_with(kListening)) {
+    child.port = port_of(line).value_or(0);
+  } else if (const auto event = parse_event(line, child.name, loop_.now())) {
+    on_event_(*event);
+  }
+}
+
+Result<HttpResponse> Cluster::call(HttpCallOptions options) {
+  options.timeout = kCallLimit;
+  std::optional<Result<HttpResponse>> answer;
+  const HttpCall call = HttpCall::start(
+      loop_, std::move(options), [&](Result<HttpResponse> result) { answer = std::move(result); });
+  wait_until([&] { return answer.has_value(); }, kForever);  // the call has its own limit
+  return *answer;
+}
+
+std::unique_ptr<Cluster::PendingCompletion> Cluster::begin_completion(const std::string& name,
+                                                                      const CompletionCall& call) {
+  auto pending = std::make_unique<PendingCompletion>();
+  pending->call = HttpCall::start(
+      loop_,
+      {.host = "127.0.0.1",
+       .port = child(name).port,
+       .method = "POST",
+       .target = "/v1/completions",
+       .headers = {{"Content-Type", "application/json"}, {"X-Request-Id", call.request_id}},
+       .body = completion_request(call),
+       .timeout = kCallLimit},
+      [raw = pending.get()](Result<HttpResponse> response) {
+        raw->result = parse_completion(response);
+      });
+  return pending;
+}
+
+Result<CompletionResult> Cluster::complete(const std::string& name, const CompletionCall& call) {
+  const auto pending = begin_completion(name, call);
+  wait_until([&] { return pending->result.has_value(); }, kForever);
+  return *pending->result;
+}
+
+Result<InstanceLedger> Cluster::ledger(const std::string& name) {
+  const auto response =
+      call({.host = "127.0.0.1", .port = child(name).port, .target = "/kvlease/v1/leases"});
+  if (!response) return std::unexpected(response.error());
+  std::optional<Error> problem;
+  JsonObject json = open_json(response->body, 1 << 26, "the leases", problem);
+  InstanceLedger result;
+  if (auto ledger = json.object("ledger", true)) {
+    ledger->integer("granted", {}, result.granted);
+    ledger->integer("live", {}, result.live);
+    ledger->boolean("balanced", result.balanced);
+    if (auto ended = ledger->object("ended", true)) {
+      for (const auto& [end, count] : ended->rest()) {
+        result.ended.emplace_back(end, json_integer(count, {}).value_or(0));
+      }
+    }
+  }
+  if (auto blocks = json.object("blocks", true)) {
+    blocks->integer("leased", {}, result.blocks_leased);
+    blocks->integer("quarantined", {}, result.blocks_quarantined);
+    blocks->integer("in_use", {}, result.blocks_in_use);
+  }
+  if (problem) return std::unexpected(*problem);
+  return result;
+}
+
+bool Cluster::wait_until(const std::function<bool()>& condition, Duration limit) {
+  const Instant end = saturating_add(loop_.now(), limit);
+  bool holds = false;
+  loop_.run([&](Instant now) {
+    holds = condition();
+    if (holds || now >= end) loop_.stop();
+    return end;
+  });
+  return holds;
+}
+
+}  // namespace kvlease

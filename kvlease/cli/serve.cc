@@ -1,0 +1,236 @@
+// `kvlease serve`: one prefill or decode instance as a process. Options have vLLM's names where
+// vLLM has them; all are listed in docs/configuration.md.
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "kvlease/cli/command.h"
+#include "kvlease/runtime/log.h"
+#include "kvlease/runtime/loop.h"
+#include "kvlease/serving/instance.h"
+#include "kvlease/synthetic/tokenizer.h"
+
+namespace kvlease {
+namespace {
+
+// What the flags hold before they are checked together.
+struct Flags {
+  std::string model = "synthetic";
+  std::string host = "127.0.0.1";
+  std::uint16_t port = 8000;
+  std::string advertise_host;
+  std::vector<std::string> allow_peers{"127.0.0.1", "localhost", "::1"};
+  std::string peer_key;
+  bool insecure_peers = false;
+  std::string kv_transfer_config = "{}";
+  std::string nixl_path;
+  std::uint32_t tp = 1;
+  KvLayout layout{.num_layers = 4,
+                  .num_kv_heads = 4,
+                  .head_dim = 64,
+                  .element_bytes = 2,
+                  .block_size = 16,
+                  .num_blocks = 1024,
+                  .tp = 1};
+  std::uint32_t max_num_seqs = 256;
+  std::uint32_t max_num_batched_tokens = 8192;
+  std::uint64_t seed = 0;
+  double prefill_seconds_per_token = 0;
+  double inter_token_seconds = 0;
+  double drain_seconds = 30;
+  bool log_events = false;
+  bool no_prefix_caching = false;
+  // Faults for tests and the demo.
+  bool drop_heartbeats = false;
+  double post_delay_seconds = 0;
+  bool accept_unvalidated = false;
+};
+
+void add_options(CLI::App& app, Flags& flags) {
+  app.add_option("MODEL", flags.model, "synthetic is the only model so far")->capture_default_str();
+  app.add_option("--host", flags.host, "address to listen on")->capture_default_str();
+  app.add_option("--port", flags.port, "port to listen on; 0: any free one")->capture_default_str();
+  app.add_option("--advertise-host", flags.advertise_host,
+                 "host that peers are given for the handshake (default: --host)")
+      ->envname("VLLM_NIXL_SIDE_CHANNEL_HOST");
+  app.add_option("--allow-peer", flags.allow_peers, "hosts that a decode instance connects to")
+      ->capture_default_str();
+  app.add_option("--peer-key", flags.peer_key, "secret that handshakes and lease calls must show")
+      ->envname("KVLEASE_PEER_KEY");
+  app.add_flag("--insecure-peers", flags.insecure_peers,
+               "listen beyond loopback without a peer key");
+  app.add_option("--kv-transfer-config", flags.kv_transfer_config, "vLLM's JSON object, or @FILE")
+      ->capture_default_str();
+  app.add_option("--nixl-path", flags.nixl_path,
+                 "libnixl_capi.so or a folder with it (default: KVLEASE_NIXL_PATH)");
+  app.add_option("--tensor-parallel-size", flags.tp, "ranks, all in this process")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  app.add_option("--drain-timeout", flags.drain_seconds,
+                 "seconds that leases may live on after SIGTERM")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str();
+  app.add_flag("--log-events", flags.log_events, "write each event as a JSON line to stdout");
+}
+
+void add_model_options(CLI::App& app, Flags& flags) {
+  const auto size = [&](const char* name, std::uint32_t& out, int max, const char* text) {
+    app.add_option(name, out, text)->check(CLI::Range(1, max))->capture_default_str();
+  };
+  size("--block-size", flags.layout.block_size, 1024, "tokens of a block");
+  size("--num-gpu-blocks", flags.layout.num_blocks, 1 << 24, "blocks of the KV cache");
+  size("--num-layers", flags.layout.num_layers, 1024, "layers of the synthetic model");
+  size("--num-kv-heads", flags.layout.num_kv_heads, 1024, "KV heads in all ranks together");
+  size("--head-dim", flags.layout.head_dim, 4096, "elements of a head");
+  size("--kv-element-bytes", flags.layout.element_bytes, 8, "bytes of an element");
+  size("--max-num-seqs", flags.max_num_seqs, 65536, "sequences running at once");
+  size("--max-num-batched-tokens", flags.max_num_batched_tokens, 1 << 24, "tokens of one forward");
+  app.add_option("--seed", flags.seed, "the synthetic model's weights, so to speak")
+      ->capture_default_str();
+  const auto seconds = [&](const char* name, double& out, const char* text) {
+    app.add_option(name, out, text)->check(CLI::Range(0.0, 3600.0))->capture_default_str();
+  };
+  seconds("--prefill-time-per-token", flags.prefill_seconds_per_token, "seconds; 0: none");
+  seconds("--inter-token-latency", flags.inter_token_seconds, "seconds; 0: none");
+  app.add_flag("--no-enable-prefix-caching", flags.no_prefix_caching,
+               "compute every prompt from its first token");
+  app.add_flag("--fault-drop-heartbeats", flags.drop_heartbeats, "lose every heartbeat sent")
+      ->group("Faults, for tests and the demo");
+  seconds("--fault-post-delay", flags.post_delay_seconds, "seconds by which each read starts late");
+  app.get_option("--fault-post-delay")->group("Faults, for tests and the demo");
+  app.add_flag("--fault-accept-unvalidated", flags.accept_unvalidated,
+               "use what was read without looking at the lease: WRONG TEXT, to show why it matters")
+      ->group("Faults, for tests and the demo");
+}
+
+Duration from_seconds(double seconds) { return Duration(std::llround(seconds * 1e9)); }
+
+bool is_loopback(std::string_view host) {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
+Result<std::string> read_config(const std::string& text) {
+  if (!text.starts_with('@')) return text;
+  std::ifstream file(text.substr(1));
+  std::stringstream content;
+  content << file.rdbuf();
+  if (!file) {
+    return error(ErrorCode::kInvalidArgument,
+                 "--kv-transfer-config: the file " + text.substr(1) + " cannot be read");
+  }
+  return content.str();
+}
+
+Result<InstanceOptions> make_options(const Flags& flags) {
+  if (flags.model != "synthetic") {
+    return error(ErrorCode::kInvalidArgument,
+                 "MODEL " + flags.model + ": synthetic is the only model so far");
+  }
+  if (!is_loopback(flags.host) && flags.peer_key.empty() && !flags.insecure_peers) {  // L51
+    return error(ErrorCode::kInvalidArgument,
+                 "--host " + flags.host +
+                     " is reachable from elsewhere: set --peer-key, or --insecure-peers");
+  }
+  const auto text = read_config(flags.kv_transfer_config);
+  if (!text) return std::unexpected(text.error());
+  auto config = parse_kv_transfer_config(*text);
+  if (!config) {
+    return error(config.error().code, "--kv-transfer-config: " + config.error().message);
+  }
+  InstanceOptions options{
+      .host = flags.host, .port = flags.port, .drain_timeout = from_seconds(flags.drain_seconds)};
+  EngineHostOptions& engine = options.engine;
+  engine.kv_transfer_config = std::move(*config);
+  engine.model.layout = flags.layout;
+  engine.model.layout.tp = flags.tp;
+  engine.model.seed = flags.seed;
+  engine.model.prefill_time_per_token = from_seconds(flags.prefill_seconds_per_token);
+  engine.model.inter_token_latency = from_seconds(flags.inter_token_seconds);
+  engine.scheduler.num_blocks = flags.layout.num_blocks;
+  engine.scheduler.block_size = flags.layout.block_size;
+  engine.scheduler.max_num_seqs = flags.max_num_seqs;
+  engine.scheduler.max_num_batched_tokens = flags.max_num_batched_tokens;
+  engine.scheduler.enable_prefix_caching = !flags.no_prefix_caching;
+  engine.scheduler.eos_token_id = kEndOfText;
+  engine.advertise_host = flags.advertise_host.empty() ? flags.host : flags.advertise_host;
+  engine.allow_peers = flags.allow_peers;
+  engine.peer_key = flags.peer_key;
+  engine.nixl_path = flags.nixl_path;
+  engine.validate_reads = !flags.accept_unvalidated;
+  if (flags.drop_heartbeats) engine.faults.drop_notifs_with_prefix = "HB:";
+  if (flags.post_delay_seconds > 0) {
+    engine.faults.delay_post = fabric::Strikes::always();
+    engine.faults.post_delay = from_seconds(flags.post_delay_seconds);
+  }
+  return options;
+}
+
+void write_line(std::string_view line) {
+  std::fwrite(line.data(), 1, line.size(), stdout);
+  std::fputc('\n', stdout);
+  std::fflush(stdout);
+}
+
+int serve(InstanceOptions options, bool log_events) {
+  const Log log(LogOptions{});
+  const Logger logger = log.component("serve");
+  for (const std::string& warning : options.engine.kv_transfer_config.warnings) {
+    logger.warning(warning);
+  }
+  if (log_events) options.on_event = write_line;
+  EventLoop loop;
+  const std::string host = options.host;
+  auto instance = Instance::start(loop, std::move(options), logger);
+  if (!instance) {
+    std::fprintf(stderr, "kvlease serve: %s\n", instance.error().message.c_str());
+    return 1;
+  }
+  Instance& running = **instance;
+  loop.on_termination_signal([&](int) {  // L36
+    logger.info("draining");
+    running.drain(loop.now());
+  });
+  logger.info(
+      "kv_load_failure_policy is " +
+      std::string(load_failure_policy_name(running.lease_config().load_failure_policy)));  // F04
+  write_line("listening on " + host + ':' + std::to_string(running.port()) + " as " +
+             running.engine_id().str());
+  loop.run([&](Instant now) {
+    const Instant next = running.turn(now);
+    if (running.drained()) loop.stop();
+    return next;
+  });
+  if (running.cut_leases() > 0) {
+    logger.warning(std::to_string(running.cut_leases()) + " leases cut at the drain limit");
+  }
+  return 0;
+}
+
+}  // namespace
+
+int run_serve(std::span<const std::string> arguments) {
+  CLI::App app("One prefill or decode instance with an OpenAI-style API.", "kvlease serve");
+  Flags flags;
+  add_options(app, flags);
+  add_model_options(app, flags);
+  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 takes them
+  try {
+    app.parse(reversed);
+  } catch (const CLI::ParseError& problem) {
+    return app.exit(problem) == 0 ? 0 : 2;
+  }
+  auto options = make_options(flags);
+  if (!options) {
+    std::fprintf(stderr, "kvlease serve: %s\n", options.error().message.c_str());
+    return 2;
+  }
+  return serve(std::move(*options), flags.log_events);
+}
+
+}  // namespace kvlease

@@ -1,0 +1,41 @@
+// The OpenAI-style completions API as values: a request's body into a NewRequest, an answer's parts
+// into a body, an Error into vLLM's error body and its HTTP status.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvlease/base/ids.h"
+#include "kvlease/base/result.h"
+#include "kvlease/engine/request.h"
+
+namespace kvlease {
+
+struct CompletionRequest {
+  NewRequest request;  // client_id is empty: the header X-Request-Id or the server gives it
+  std::string model;   // as the client named it; empty when it named none
+};
+
+// Errors: kInvalidArgument naming the field, its value and what it may be.
+Result<CompletionRequest> parse_completion_request(std::string_view body);
+
+struct CompletionAnswer {
+  std::string id;
+  std::string model;
+  std::int64_t created_seconds = 0;  // of the Unix epoch
+  std::size_t num_prompt_tokens = 0;
+  std::uint32_t num_cached_tokens = 0;
+  std::vector<TokenId> token_ids;
+  FinishReason finish_reason = FinishReason::kLength;
+  std::optional<KvTransferParams> kv_transfer_params;
+};
+std::string completion_body(const CompletionAnswer& answer);
+
+// The one table from error codes to HTTP statuses.
+int http_status(ErrorCode code);
+// vLLM's nested form {"error": {"message", "type", "param", "code"}}.
+std::string error_body(const Error& error, int status);
+
+}  // namespace kvlease

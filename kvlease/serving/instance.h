@@ -1,0 +1,83 @@
+// One instance (P, D or both) as a server: the OpenAI-style API, the handshake and the leases over
+// HTTP, on top of an EngineHost.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "kvlease/base/result.h"
+#include "kvlease/base/time.h"
+#include "kvlease/runtime/http_server.h"
+#include "kvlease/serving/completions_api.h"
+#include "kvlease/serving/engine_host.h"
+
+namespace kvlease {
+
+struct InstanceOptions {
+  EngineHostOptions engine;
+  std::string host = "127.0.0.1";
+  std::uint16_t port = 0;
+  Duration drain_timeout = std::chrono::seconds{30};  // L36
+  // Called with every event of the protocol as one JSON object; empty: nobody listens.
+  std::function<void(std::string_view json)> on_event;
+};
+
+class Instance {
+ public:
+  // Binds the port first, since peers are told it; then starts the engine.
+  // Errors: the server's and the engine's.
+  static Result<std::unique_ptr<Instance>> start(EventLoop& loop, InstanceOptions options,
+                                                 Logger log);
+  Instance(const Instance&) = delete;
+  Instance& operator=(const Instance&) = delete;
+  ~Instance();
+
+  std::uint16_t port() const { return server_->port(); }
+  const EngineId& engine_id() const { return engine_->core().connector().facts().engine_id; }
+
+  const LeaseConfig& lease_config() const { return engine_->core().connector().config(); }
+
+  // One turn of the process's loop; returns when the next is due.
+  Instant turn(Instant now);
+
+  // Refuses new work from now on; leases live on until they end or drain_timeout has passed, when
+  // the rest is cut (L36).
+  void drain(Instant now);
+  // True when draining and nothing is outstanding any more.
+  bool drained() const;
+  std::size_t cut_leases() const { return cut_leases_; }
+
+ private:
+  // A completion that is being computed.
+  struct Pending {
+    HttpResponder responder;
+    CompletionAnswer answer;
+  };
+
+  Instance(EventLoop& loop, InstanceOptions options, Logger log);
+  void handle(HttpRequest request, HttpResponder responder);
+  void complete(const HttpRequest& request, HttpResponder responder);
+  void handshake(const HttpRequest& request, HttpResponder responder);
+  void list_leases(HttpResponder responder) const;
+  void release_lease(const HttpRequest& request, HttpResponder responder);
+  bool has_peer_key(const HttpRequest& request) const;
+  void on_output(RequestOutput output);
+  void answer(Pending pending, RequestOutput output);
+  void publish(const Event& event) const;
+
+  EventLoop& loop_;
+  InstanceOptions options_;
+  Logger log_;
+  std::optional<HttpServer> server_;
+  std::unique_ptr<EngineHost> engine_;
+  std::map<RequestId, Pending> pending_;
+  std::uint64_t next_completion_ = 1;
+  std::optional<Instant> draining_until_;
+  std::size_t cut_leases_ = 0;
+};
+
+}  // namespace kvlease
