@@ -168,12 +168,13 @@ void EngineLeases::finish(Lease lease) {
 
 std::vector<LeaseEndOrder> EngineLeases::take_orders() {
   std::vector<LeaseEndOrder> orders;
-  for (const LeaseId& id : std::exchange(orders_, {})) {
+  for (LeaseId& id : orders_) {
     const Lease lease = live_.find(id);
-    if (lease == live_.end() || !lease->second.end_ordered || lease->second.order_taken) continue;
-    lease->second.order_taken = true;
-    orders.push_back({.id = id, .end = *lease->second.end_ordered});
+    // Ended meanwhile on every rank; its id may even be another lease's by now.
+    if (lease == live_.end() || !lease->second.end_ordered) continue;
+    orders.push_back({.id = std::move(id), .end = *lease->second.end_ordered});
   }
+  orders_.clear();
   return orders;
 }
 

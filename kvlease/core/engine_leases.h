@@ -133,7 +133,6 @@ class EngineLeases {
     Instant granted_at;
     RankEnds ranks;
     std::optional<LeaseEnd> end_ordered;
-    bool order_taken = false;
   };
   // Every live lease, in order of its id.
   const std::map<LeaseId, LiveLease>& live_leases() const { return live_; }
@@ -152,7 +151,7 @@ class EngineLeases {
   std::vector<SlotId> free_slots_;        // the next one last
   std::vector<std::uint32_t> slot_uses_;  // ended uses of each slot, the low half of its word
   std::size_t retired_slots_ = 0;
-  std::vector<LeaseId> orders_;  // ids whose order was not taken yet, or whose lease is gone
+  std::vector<LeaseId> orders_;  // whose orders were not taken yet; some may have ended meanwhile
   std::vector<EngineLeaseEnded> ended_;
   LeaseLedger ledger_;
 };
