@@ -142,7 +142,7 @@ Result<RequestId> Scheduler::add_request(NewRequest incoming, Instant now) {
   }
   connector_.on_new_request(request->view(), now);
   waiting_.emplace(request->arrival, request.get());
-  const RequestId id = request->id;
+  RequestId id = request->id;
   requests_.emplace(id, std::move(request));
   return id;
 }

@@ -423,6 +423,18 @@ TEST(SchedulerHandoff, F05_LoadedRequestsDoNotLockEachOtherOut) {
   EXPECT_EQ(d.texts[b], tokens_after(prompt_of(16, 2), 6));
 }
 
+// Of a load that is here and a request that has not begun, the load goes first.
+TEST(SchedulerHandoff, F05_AFinishedLoadGoesBeforeTheQueue) {
+  Decoder pair({.num_blocks = 16, .block_size = 4, .max_num_seqs = 1});
+  Side& d = pair.d;
+  const RequestId id = pair.load(prompt_of(16, 1), 1, at(1));
+  d.report(loaded(id), at(2));
+  const RequestId next = d.add(prompt_of(4, 2), {.max_tokens = 1});
+  d.step(at(2));
+  EXPECT_EQ(d.finish_reason(id), FinishReason::kLength);
+  EXPECT_FALSE(d.finish_reason(next).has_value());
+}
+
 // The batch is full from t=3 to t=9: the load is not forgotten, not repeated, and completed once.
 TEST(SchedulerHandoff, F06_AFinishedLoadWaitsForRoomAndIsNotLost) {
   Decoder pair({.num_blocks = 16, .block_size = 4, .max_num_seqs = 1});
