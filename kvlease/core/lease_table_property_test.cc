@@ -363,11 +363,12 @@ class Pair {
     std::vector<LeaseEnded> taken = rank_.table.take_ended();
     reported_.insert(reported_.end(), taken.begin(), taken.end());
     std::vector<LeaseEnded> expected = std::exchange(model_.ended, {});
-    const auto by_id_and_time = [](const LeaseEnded& a, const LeaseEnded& b) {
-      return std::tie(a.id, a.held) < std::tie(b.id, b.held);
+    const auto less = [](const LeaseEnded& a, const LeaseEnded& b) {
+      return std::tie(a.id, a.held, a.end, a.readers_done, a.readers_expected) <
+             std::tie(b.id, b.held, b.end, b.readers_done, b.readers_expected);
     };
-    std::stable_sort(taken.begin(), taken.end(), by_id_and_time);
-    std::stable_sort(expected.begin(), expected.end(), by_id_and_time);
+    std::sort(taken.begin(), taken.end(), less);
+    std::sort(expected.begin(), expected.end(), less);
     if (taken != expected) text << "ends: " << taken.size() << " of " << expected.size() << '\n';
   }
 
