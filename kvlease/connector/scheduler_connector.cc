@@ -17,6 +17,8 @@ SchedulerConnector::SchedulerConnector(const SchedulerConnectorOptions& options)
                .word_high = options.facts.word_high,
                .id_seed = options.seed}),
       handshakes_({.timeout = options.config.handshake_timeout,
+                   // So that a suspect peer is asked again before those who wait for it give up.
+                   .back_off_max = options.config.handshake_timeout / 4,
                    .refresh_interval_min = options.config.times.heartbeat_interval,
                    .peer_ttl = options.config.engine_ttl,
                    .jitter_seed = options.seed + 1}) {}
@@ -208,12 +210,17 @@ std::size_t SchedulerConnector::cut_leases() {
 }
 
 Instant SchedulerConnector::next_deadline() const {
+  if (has_news()) return kTimeZero;
   const Instant waiting = waiting_.empty() ? kNever : waiting_.begin()->first;
   return earlier(waiting, earlier(heartbeats_.next_deadline(), handshakes_.next_deadline()));
 }
 
+bool SchedulerConnector::has_news() const {
+  return !next_.empty() || !(update_ == ConnectorUpdate{});
+}
+
 bool SchedulerConnector::has_work() const {
-  return leases_.live() > 0 || !loads_.empty() || !next_.empty();
+  return leases_.live() > 0 || !loads_.empty() || has_news();
 }
 
 std::vector<Event> SchedulerConnector::take_events() { return std::exchange(events_, {}); }

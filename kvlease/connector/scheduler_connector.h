@@ -97,6 +97,7 @@ struct ConnectorUpdate {
   std::vector<FailedRecv> failed_recving;   // by kv_load_failure_policy (L27), once a request
   std::vector<RequestId> quiet_recving;     // a failed or aborted load's blocks may be reused
   std::vector<EngineLeaseEnded> finished_sending;  // leases that have ended on all ranks
+  bool operator==(const ConnectorUpdate&) const = default;
 };
 
 class SchedulerConnector {
@@ -170,7 +171,8 @@ class SchedulerConnector {
   // --- the loop
   // -----------------------------------------------------------------------------------
 
-  // When build_connector_meta() or take_handshakes() has something to do by itself.
+  // When build_connector_meta() or take_handshakes() has something to do by itself; kTimeZero when
+  // there are orders or reports that wait to be taken.
   Instant next_deadline() const;
   // True while a lease, read, release or handshake is outstanding (L11).
   bool has_work() const;
@@ -191,13 +193,13 @@ class SchedulerConnector {
     KvTransferParams params;
     bool prompt_matches = false;  // its digest is the prompt's (L52)
     std::uint32_t num_usable_tokens =
-        0;                       // of the prompt, that the remote has and the digest covers
-    Instant waiting_until{};     // of kWaitingForPeer (L48)
-    std::optional<PeerId> peer;  // the connection that it was accepted for
-    bool tracked = false;        // counts as a user of the lease at heartbeats_
-    bool read_planned = false;
-    std::set<Rank> validated;  // ranks whose read is over and good …
-    std::set<Rank> quiet;      // … or over and not
+        0;                           // of the prompt, that the remote has and the digest covers
+    Instant waiting_until{};         // of kWaitingForPeer (L48)
+    std::optional<PeerId> peer;      // the connection that it was accepted for
+    bool tracked = false;            // counts as a user of the lease at heartbeats_
+    std::size_t blocks_to_read = 0;  // 0: no read was planned
+    std::set<Rank> validated;        // ranks whose read is over and good …
+    std::set<Rank> quiet;            // … or over and not
     std::optional<LoadFailure> failure;
   };
   // D: one connection to one incarnation.
@@ -211,6 +213,8 @@ class SchedulerConnector {
     std::size_t blocks = 0;  // counted against the budget
   };
   using LoadIt = std::map<RequestId, Load>::iterator;
+
+  bool has_news() const;
 
   // P
   RequestFinished finish_remote_decode(const RequestView& request, FinishStatus status,
@@ -232,6 +236,7 @@ class SchedulerConnector {
   void fail_load(const RequestId& id, Load& load, RemoteRequestEvent event, LoadFailure failure,
                  const std::string& why);
   void finish_remote_prefill(LoadIt it);
+  void quarantine(const RequestId& id, const Load& load);
 
   // D: reads and what they owe
   void plan_read(const RequestId& id, Load& load, const Allocation& allocation);
@@ -246,6 +251,8 @@ class SchedulerConnector {
   // D: peers
   void on_new_peer(const PeerAddress& address, const HandshakeReply& reply, Instant now);
   void drop_peer(PeerId id, Instant now);
+  void on_suspect(const SuspectPeer& suspected, Instant now);
+  void on_agent_renewed(Rank rank, const RankMetadata& metadata, Instant now);
   void judge_waiting(const PeerAddress& address, Instant now);
   void fail_waiting(const PeerAddress& address, const std::string& why);
   void fail_overdue_waiting(Instant now);

@@ -52,8 +52,7 @@ void SchedulerConnector::judge(LoadIt it, Instant now) {
   const Peer& peer = peers_.at(id);
   const bool other_incarnation =
       load.params.kvlease && load.params.kvlease->incarnation != peer.reply.incarnation;
-  const bool asking = handshakes_.state(load.address) != HandshakeState::kReady;
-  if (other_incarnation && (asking || handshakes_.refresh(load.address, now))) return;  // L31
+  if (other_incarnation && handshakes_.refresh(load.address, now)) return;  // L31: ask again first
   if (const auto good = check_reference(load, peer); !good) {
     const bool stale = good.error().code == ErrorCode::kStaleReference;
     refuse(it, stale ? LoadFailure::kStaleReference : LoadFailure::kInvalidReference,
@@ -158,7 +157,11 @@ void SchedulerConnector::fail_load(const RequestId& id, Load& load, RemoteReques
   load.failure = failure;
   end_tracking(load);
   update_.failed_recving.push_back({id, failure});
-  if (!load.read_planned) update_.quiet_recving.push_back(id);
+  if (load.blocks_to_read == 0) {
+    update_.quiet_recving.push_back(id);
+  } else {
+    quarantine(id, load);
+  }
   if (options_.config.load_failure_policy == LoadFailurePolicy::kRecompute) {
     counters_.add(Counter::kFallbacks);
   }
@@ -168,6 +171,11 @@ void SchedulerConnector::fail_load(const RequestId& id, Load& load, RemoteReques
         .peer = load.address.engine.str(),
         .detail = std::string(load_failure_name(failure)) + ": " + why + "; policy " +
                   std::string(load_failure_policy_name(options_.config.load_failure_policy))});
+}
+
+// Says that the read's destination may still be written; the engine keeps the blocks aside (L26).
+void SchedulerConnector::quarantine(const RequestId& id, const Load& load) {
+  emit({.kind = EventKind::kQuarantined, .request = id, .count = load.blocks_to_read});
 }
 
 NewMatchedTokens SchedulerConnector::get_num_new_matched_tokens(
@@ -218,7 +226,7 @@ void SchedulerConnector::plan_read(const RequestId& id, Load& load, const Alloca
   order.local_block_ids = take(allocation.block_ids);
   order.remote_block_ids = take(remote);
   next_.reqs_to_recv.push_back(std::move(order));
-  load.read_planned = true;
+  load.blocks_to_read = end - first;
   apply(load, RemoteRequestEvent::kReadPosted);
 }
 
@@ -233,6 +241,7 @@ void SchedulerConnector::finish_remote_prefill(LoadIt it) {
       stop_waiting(id, load);
       break;
     case RemoteRequestState::kAbortedLoading:
+      quarantine(id, load);
       return;  // the read runs on, renewed (L16); settle() ends it
     case RemoteRequestState::kEnded:
       end_tracking(load);
@@ -263,7 +272,8 @@ void SchedulerConnector::tell_end(const Load& load) {
 }
 
 bool SchedulerConnector::is_over(const Load& load) const {
-  return !load.read_planned || load.validated.size() + load.quiet.size() == options_.facts.tp_size;
+  return load.blocks_to_read == 0 ||
+         load.validated.size() + load.quiet.size() == options_.facts.tp_size;
 }
 
 // The connection over which P can be told something about this load: its own, or the one that has
@@ -284,7 +294,7 @@ void SchedulerConnector::merge_rank_output(Rank rank, const WorkerOutput& output
     if (!leases_.on_rank_ended(rank, ended)) counters_.add(Counter::kLateReports);  // L35
   }
   const auto note = [&](const RequestId& id, auto&& what) {
-    if (const auto it = loads_.find(id); it != loads_.end() && it->second.read_planned) {
+    if (const auto it = loads_.find(id); it != loads_.end() && it->second.blocks_to_read > 0) {
       what(it->second);
       touched.insert(id);
     } else {
@@ -315,16 +325,10 @@ void SchedulerConnector::merge_rank_output(Rank rank, const WorkerOutput& output
       }
     }
   }
+  if (!output.renewed_metadata.empty())
+    on_agent_renewed(rank, output.renewed_metadata.front(), now);
   for (const SuspectPeer& suspected : output.suspect_peers) {
-    const auto it = peers_.find(suspected.peer);
-    if (it == peers_.end()) continue;  // another rank has said so already
-    counters_.add(Counter::kPeersSuspect);
-    const PeerAddress address = it->second.address;
-    emit({.kind = EventKind::kPeerSuspect,
-          .peer = address.engine.str(),
-          .detail = suspected.reason});
-    drop_peer(suspected.peer, now);
-    handshakes_.suspect(address, now);  // L21
+    on_suspect(suspected, now);
   }
 }
 

@@ -48,6 +48,13 @@ void SchedulerConnector::on_handshake(const PeerAddress& address,
   const Result<void> good = reply ? check_handshake_reply(*reply, handshake_request(address),
                                                           options_.config.enforce_handshake_compat)
                                   : Result<void>(std::unexpected(reply.error()));
+  const HandshakeState state =
+      handshakes_.is_known(address) ? handshakes_.state(address) : HandshakeState::kGaveUp;
+  if (state != HandshakeState::kInFlight &&
+      state != HandshakeState::kRefreshing) {  // L35: too late
+    counters_.add(Counter::kLateReports);
+    return;
+  }
   if (!good) {
     counters_.add(Counter::kHandshakesFailed);
     emit({.kind = EventKind::kHandshakeFailed,
@@ -56,10 +63,7 @@ void SchedulerConnector::on_handshake(const PeerAddress& address,
     if (handshakes_.failed(address, now)) fail_waiting(address, good.error().message);
     return;
   }
-  if (!handshakes_.succeeded(address, now)) {
-    counters_.add(Counter::kLateReports);
-    return;
-  }
+  handshakes_.succeeded(address, now);
   counters_.add(Counter::kHandshakesDone);
   emit({.kind = EventKind::kHandshakeDone, .peer = address.engine.str()});
   const auto ready = ready_.find(address);
@@ -77,6 +81,28 @@ void SchedulerConnector::on_new_peer(const PeerAddress& address, const Handshake
   peers_.emplace(id, Peer{address, reply});
   ready_.emplace(address, id);
   next_.peers_to_add.push_back({.peer = id, .engine = reply.engine_id, .ranks = reply.ranks});
+}
+
+// The peer is made anew (L21), unless another rank has said so already.
+void SchedulerConnector::on_suspect(const SuspectPeer& suspected, Instant now) {
+  const auto it = peers_.find(suspected.peer);
+  if (it == peers_.end()) return;
+  const PeerAddress address = it->second.address;
+  counters_.add(Counter::kPeersSuspect);
+  emit({.kind = EventKind::kPeerSuspect, .peer = address.engine.str(), .detail = suspected.reason});
+  drop_peer(suspected.peer, now);
+  handshakes_.suspect(address, now);
+}
+
+// One rank's agent has a new name: later handshakes publish it, and every connection of the old one
+// is gone (L21).
+void SchedulerConnector::on_agent_renewed(Rank rank, const RankMetadata& metadata, Instant now) {
+  ranks_.at(rank.value()) = metadata;
+  std::vector<PeerId> ids;
+  for (const auto& [id, peer] : peers_) ids.push_back(id);
+  for (const PeerId id : ids) {
+    on_suspect({.peer = id, .reason = "agent made anew: " + metadata.agent_name.str()}, now);
+  }
 }
 
 // Stops using a connection. Its queued requests are judged anew after the next handshake; its reads
@@ -121,6 +147,7 @@ void SchedulerConnector::fail_overdue_waiting(Instant now) {
 }
 
 void SchedulerConnector::forget_idle_peers(Instant now) {
+  if (handshakes_.next_deadline() > now) return;
   std::vector<PeerAddress> busy;
   for (const auto& [id, load] : loads_) busy.push_back(load.address);
   for (const PeerAddress& address : handshakes_.take_idle(busy, now)) {  // L32

@@ -101,14 +101,15 @@ struct SuspectPeer {
 
 // One rank's reports since its last answer.
 struct WorkerOutput {
-  std::vector<LeaseEnded> finished_sending;  // copies that ended, fenced (L6, L23)
-  std::vector<RequestId> finished_recving;   // read and validated on this rank (L24)
-  std::vector<FailedRecv> failed_recving;    // takes the failure path; not yet quiet (L27)
-  std::vector<RequestId> quiet_recving;      // failed before, its destination may be reused (L26)
-  std::vector<LostLease> lost_leases;        // found by the probe (L25)
-  std::vector<SuspectPeer> suspect_peers;    // (L21)
-  std::vector<PeerId> removed_peers;         // gone at the transport, nothing of them is in flight
-  Counters counters;                         // since the last answer
+  std::vector<LeaseEnded> finished_sending;    // copies that ended, fenced (L6, L23)
+  std::vector<RequestId> finished_recving;     // read and validated on this rank (L24)
+  std::vector<FailedRecv> failed_recving;      // takes the failure path; not yet quiet (L27)
+  std::vector<RequestId> quiet_recving;        // failed before, its destination may be reused (L26)
+  std::vector<LostLease> lost_leases;          // found by the probe (L25)
+  std::vector<SuspectPeer> suspect_peers;      // (L21)
+  std::vector<PeerId> removed_peers;           // gone at the transport, none of theirs in flight
+  std::vector<RankMetadata> renewed_metadata;  // one when this rank's agent was made anew (L21)
+  Counters counters;                           // since the last answer
   std::vector<Event> events;
   bool operator==(const WorkerOutput&) const = default;
 

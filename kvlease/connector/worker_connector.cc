@@ -20,6 +20,9 @@ constexpr std::size_t kNotifReceiveBytesMax = std::size_t{1} << 20;
 // How often an idle rank empties its inbox, so that nothing from outside grows there (L44).
 constexpr Duration kIdleDrainInterval = std::chrono::seconds{1};
 
+// How often one peer's metadata may be refused before our own agent is made anew (L21).
+constexpr std::uint32_t kRefusalsMax = 3;
+
 std::vector<MemoryRegion> block_descriptors(std::span<const KvRegion> regions,
                                             std::uint32_t num_blocks) {
   std::vector<MemoryRegion> descriptors;
@@ -54,7 +57,7 @@ std::uint64_t address_of(std::span<LeaseEntry> memory) {
 WorkerConnector::WorkerConnector(const WorkerConnectorOptions& options, Transport& transport,
                                  const KvCaches& caches)
     : options_(options),
-      transport_(transport),
+      transport_(&transport),
       caches_(caches),
       entries_(caches.entries, options.word_high),
       leases_({.early_completion_ttl = std::chrono::seconds{60},
@@ -81,12 +84,12 @@ Result<void> WorkerConnector::register_kv_caches() {
     memory.push_back({.address = address_of(table), .length_bytes = table.size_bytes()});
   }
   for (const MemoryRegion& region : memory) {
-    if (const auto registered = transport_.register_memory(region); !registered) return registered;
+    if (const auto registered = transport_->register_memory(region); !registered) return registered;
   }
   const auto blocks =
-      transport_.prepare_local(block_descriptors(caches_.regions, caches_.num_blocks));
+      transport_->prepare_local(block_descriptors(caches_.regions, caches_.num_blocks));
   if (!blocks) return std::unexpected(blocks.error());
-  const auto landing = transport_.prepare_local(entry_descriptors(
+  const auto landing = transport_->prepare_local(entry_descriptors(
       address_of(caches_.landing), static_cast<std::uint32_t>(caches_.landing.size())));
   if (!landing) return std::unexpected(landing.error());
   local_blocks_list_ = *blocks;
@@ -95,10 +98,10 @@ Result<void> WorkerConnector::register_kv_caches() {
 }
 
 Result<RankMetadata> WorkerConnector::get_handshake_metadata() {
-  auto metadata = transport_.local_metadata();
+  auto metadata = transport_->local_metadata();
   if (!metadata) return std::unexpected(metadata.error());
   return RankMetadata{.rank = options_.rank,
-                      .agent_name = transport_.name(),
+                      .agent_name = transport_->name(),
                       .agent_metadata = std::move(*metadata),
                       .num_blocks = caches_.num_blocks,
                       .regions = caches_.regions,
@@ -143,6 +146,7 @@ void WorkerConnector::poll(Instant now) {
   fail_due_reads(now);
   for (auto& [id, peer] : peers_) advance_probe(id, peer, now);
   remove_quiet_peers();
+  renew_refused_agent();
   add_waiting_peers(now);
   start_waiting_reads(now);
   if (grace_.may_expire(now)) leases_.sweep(now);  // L9: after what had arrived; L47
@@ -170,7 +174,7 @@ Instant WorkerConnector::next_deadline(Instant now) {
                          return entry.second.transfer.has_value();
                        });
   if (reading || leases_.live() > 0 || leases_.in_batch() > 0) {
-    next = earlier(next, transport_.next_poll(reading, now));  // L11
+    next = earlier(next, transport_->next_poll(reading, now));  // L11
   }
   return next;
 }
@@ -193,10 +197,14 @@ void WorkerConnector::add_waiting_peers(Instant now) {
 
 Result<void> WorkerConnector::add_peer(const PeerToAdd& order, Instant now) {
   const RankMetadata& rank = order.ranks[options_.rank.value()];  // L37: rank to rank
-  const auto name = transport_.add_peer(rank.agent_metadata);
-  if (!name) return std::unexpected(name.error());
+  const auto name = transport_->add_peer(rank.agent_metadata);
+  if (!name) {
+    count_refusal(rank.agent_name);
+    return std::unexpected(name.error());
+  }
+  refusals_.erase(*name);
   const auto refuse = [&](Error why) -> Result<void> {
-    transport_.remove_peer(*name);
+    transport_->remove_peer(*name);
     return std::unexpected(std::move(why));
   };
   if (*name != rank.agent_name) {
@@ -204,14 +212,14 @@ Result<void> WorkerConnector::add_peer(const PeerToAdd& order, Instant now) {
                                                  " but its metadata belongs to " + name->str()});
   }
   const auto blocks =
-      transport_.prepare_remote(*name, block_descriptors(rank.regions, rank.num_blocks));
+      transport_->prepare_remote(*name, block_descriptors(rank.regions, rank.num_blocks));
   if (!blocks) return refuse(blocks.error());
   DescListHandle entries{};
   if (rank.entries_count > 0) {
-    const auto list = transport_.prepare_remote(
+    const auto list = transport_->prepare_remote(
         *name, entry_descriptors(rank.entries_address, rank.entries_count));
     if (!list) {
-      transport_.release_list(*blocks);
+      transport_->release_list(*blocks);
       return refuse(list.error());
     }
     entries = *list;
@@ -227,6 +235,31 @@ Result<void> WorkerConnector::add_peer(const PeerToAdd& order, Instant now) {
   return {};
 }
 
+void WorkerConnector::count_refusal(const AgentName& agent) {
+  if (!renewed_for_.contains(agent)) ++refusals_[agent];
+}
+
+// L21: what a transport holds against a peer that is alive is cured by a new agent of our own.
+void WorkerConnector::renew_refused_agent() {
+  const auto refused = std::ranges::find_if(
+      refusals_, [](const auto& entry) { return entry.second >= kRefusalsMax; });
+  if (refused == refusals_.end() || !renew_agent_) return;
+  const bool busy =
+      std::ranges::any_of(peers_, [](const auto& entry) { return entry.second.transfers > 0; });
+  if (busy) return;
+  renewed_for_.insert(refused->first);
+  refusals_.clear();
+  const auto renewed = renew_agent_(agent_number_ + 1);
+  if (!renewed) return;  // the old agent goes on
+  ++agent_number_;
+  for (const auto& [id, peer] : peers_) output_.removed_peers.push_back(id);
+  peers_.clear();
+  transport_ = *renewed;
+  const auto registered = register_kv_caches();
+  auto metadata = get_handshake_metadata();
+  if (registered && metadata) output_.renewed_metadata.push_back(std::move(*metadata));
+}
+
 void WorkerConnector::remove_quiet_peers() {
   for (auto it = peers_.begin(); it != peers_.end();) {
     Peer& peer = it->second;
@@ -234,16 +267,16 @@ void WorkerConnector::remove_quiet_peers() {
       ++it;
       continue;
     }
-    transport_.release_list(peer.blocks_list);
-    if (peer.entries_count > 0) transport_.release_list(peer.entries_list);
-    transport_.remove_peer(peer.agent);
+    transport_->release_list(peer.blocks_list);
+    if (peer.entries_count > 0) transport_->release_list(peer.entries_list);
+    transport_->remove_peer(peer.agent);
     output_.removed_peers.push_back(it->first);
     it = peers_.erase(it);
   }
 }
 
 void WorkerConnector::drain_notifs(Instant now) {
-  for (const Notification& notif : transport_.take_notifs()) {
+  for (const Notification& notif : transport_->take_notifs()) {
     const ParsedNotif parsed = parse_notif(notif.payload, kNotifReceiveBytesMax);
     if (const auto* heartbeat = std::get_if<HeartbeatNotif>(&parsed)) {
       output_.counters.add(Counter::kNotifEmptyId, heartbeat->empty_pieces);

@@ -9,8 +9,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -54,6 +56,12 @@ class WorkerConnector {
   // Registers the memory and prepares the local lists. Errors: the transport's.
   // Requires: called once, before everything else.
   Result<void> register_kv_caches();
+
+  // Lets this rank's agent be made anew under the given number when the transport has refused one
+  // peer's metadata three times, once all transfers are final (L21). The host replaces the agent
+  // that it owns and returns the new one. Without this, the peer stays refused.
+  using RenewAgent = std::move_only_function<Result<Transport*>(std::uint32_t agent_number)>;
+  void set_renew_agent(RenewAgent renew_agent) { renew_agent_ = std::move(renew_agent); }
 
   // What peers need of this rank (without `rank`'s transport secrets nothing can be read).
   // Requires: register_kv_caches succeeded. Errors: the transport's.
@@ -126,6 +134,8 @@ class WorkerConnector {
   void add_waiting_peers(Instant now);
   Result<void> add_peer(const PeerToAdd& order, Instant now);
   void remove_quiet_peers();
+  void count_refusal(const AgentName& agent);
+  void renew_refused_agent();
 
   void begin_read(const RecvRequest& order, Instant now);
   void start_waiting_reads(Instant now);
@@ -153,7 +163,7 @@ class WorkerConnector {
   void emit(Event event) { output_.events.push_back(std::move(event)); }
 
   WorkerConnectorOptions options_;
-  Transport& transport_;
+  Transport* transport_;
   KvCaches caches_;
   LeaseEntries entries_;
   LeaseTable leases_;
@@ -163,6 +173,10 @@ class WorkerConnector {
   DescListHandle landing_list_;
   std::map<PeerId, Peer> peers_;
   std::vector<PeerToAdd> peers_waiting_;  // until an older connection to the same agent is gone
+  RenewAgent renew_agent_;
+  std::uint32_t agent_number_ = 0;
+  std::map<AgentName, std::uint32_t> refusals_;  // in a row, by peer
+  std::set<AgentName> renewed_for_;  // refused by the new agent too: the peer's own fault
   std::map<RequestId, Read> reads_;
   std::vector<std::uint32_t> free_cells_;
   Counters lease_counters_taken_;

@@ -17,7 +17,7 @@ constexpr std::uint32_t kReadersPerRank = 1;
 }  // namespace
 
 bool WorkerConnector::send(PeerId id, Peer& peer, std::span<const std::byte> payload) {
-  const auto sent = transport_.send_notif(peer.agent, payload);
+  const auto sent = transport_->send_notif(peer.agent, payload);
   if (sent) {
     peer.send_failures = 0;
     return true;
@@ -49,7 +49,7 @@ void WorkerConnector::send_heartbeat(const HeartbeatInfo& info, Instant now) {
   if (it == peers_.end()) return;
   Peer& peer = it->second;
   const std::size_t bytes_max = std::min<std::size_t>(options_.config.notification_bytes_max,
-                                                      transport_.notification_bytes_max());
+                                                      transport_->notification_bytes_max());
   for (const Bytes& message : encode_heartbeat(info.leases, bytes_max)) {
     if (!send(info.peer, peer, message)) return;
     output_.counters.add(Counter::kHeartbeatsSent);
@@ -83,8 +83,8 @@ void WorkerConnector::post_probe(PeerId id, Peer& peer, const HeartbeatInfo& inf
     slots.push_back(lease.slot.value());
   }
   probe.cursor = (probe.cursor + count) % info.probes.size();
-  const auto posted = transport_.post_read(landing_list_, peer.entries_list,
-                                           {.local = probe.cells, .remote = slots});
+  const auto posted = transport_->post_read(landing_list_, peer.entries_list,
+                                            {.local = probe.cells, .remote = slots});
   if (!posted) {
     for (const std::uint32_t cell : probe.cells) put_back_cell(cell);
     suspect(id, peer, posted.error().message);
@@ -99,9 +99,9 @@ void WorkerConnector::post_probe(PeerId id, Peer& peer, const HeartbeatInfo& inf
 void WorkerConnector::advance_probe(PeerId id, Peer& peer, Instant now) {
   Probe& probe = peer.probe;
   if (!probe.transfer) return;
-  const TransferState state = transport_.poll(*probe.transfer);
+  const TransferState state = transport_->poll(*probe.transfer);
   if (state == TransferState::kInProgress) return;
-  transport_.release(*probe.transfer);
+  transport_->release(*probe.transfer);
   probe.transfer.reset();
   --peer.transfers;
   if (state == TransferState::kDone && !peer.removing) judge_probe(id, peer, now);

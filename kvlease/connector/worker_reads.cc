@@ -59,8 +59,8 @@ void WorkerConnector::post_blocks(Read& read, Peer& peer, Instant now) {
       remote.push_back(region * peer.num_blocks + order.remote_block_ids[i].value());
     }
   }
-  const auto posted = transport_.post_read(local_blocks_list_, peer.blocks_list,
-                                           {.local = local, .remote = remote});
+  const auto posted = transport_->post_read(local_blocks_list_, peer.blocks_list,
+                                            {.local = local, .remote = remote});
   if (!posted) {
     suspect(order.peer, peer, posted.error().message);
     fail_read(read, TransferEvent::kError, LoadFailure::kTransferFailed);
@@ -81,8 +81,8 @@ void WorkerConnector::post_entry(Read& read, Peer& peer) {
   const std::uint32_t cell = *read.cell;
   const std::uint32_t slot = read.order.slot.value();
   const auto posted =
-      transport_.post_read(landing_list_, peer.entries_list,
-                           {.local = std::span(&cell, 1), .remote = std::span(&slot, 1)});
+      transport_->post_read(landing_list_, peer.entries_list,
+                            {.local = std::span(&cell, 1), .remote = std::span(&slot, 1)});
   if (!posted) {
     suspect(read.order.peer, peer, posted.error().message);
     fail_read(read, TransferEvent::kError, LoadFailure::kTransferFailed);
@@ -96,9 +96,9 @@ void WorkerConnector::post_entry(Read& read, Peer& peer) {
 bool WorkerConnector::advance_read(Read& read, Instant now) {
   const RequestId& request = read.order.request;
   while (read.transfer) {
-    const TransferState state = transport_.poll(*read.transfer);
+    const TransferState state = transport_->poll(*read.transfer);
     if (state == TransferState::kInProgress) return false;
-    transport_.release(*read.transfer);
+    transport_->release(*read.transfer);
     read.transfer.reset();
     Peer& peer = peers_.at(read.order.peer);  // kept while it has transfers
     --peer.transfers;

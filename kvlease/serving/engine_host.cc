@@ -62,8 +62,9 @@ Result<std::unique_ptr<EngineHost>> EngineHost::start(EventLoop& loop, EngineHos
 }
 
 Result<void> EngineHost::build() {
-  const auto library = nixl::load_library({.explicit_path = options_.nixl_path});
+  auto library = nixl::load_library({.explicit_path = options_.nixl_path});
   if (!library) return std::unexpected(library.error());
+  library_ = std::move(*library);
   if (const auto fits = options_.model.layout.check(); !fits) return fits;
   const EngineFacts facts = make_facts(options_);
   std::vector<std::span<std::byte>> kv_memory;
@@ -71,7 +72,7 @@ Result<void> EngineHost::build() {
   std::vector<RankMetadata> metadata;
   ranks_.reserve(facts.tp_size);  // workers hold references to their rank's transport
   for (std::uint32_t rank = 0; rank < facts.tp_size; ++rank) {
-    if (const auto started = start_rank(*library, Rank(rank), facts); !started) return started;
+    if (const auto started = start_rank(Rank(rank), facts); !started) return started;
     auto rank_metadata = ranks_.back().worker->get_handshake_metadata();
     if (!rank_metadata) return std::unexpected(rank_metadata.error());
     metadata.push_back(std::move(*rank_metadata));
@@ -96,8 +97,18 @@ Result<void> EngineHost::build() {
   return {};
 }
 
-Result<void> EngineHost::start_rank(const nixl::Library& library, Rank rank,
-                                    const EngineFacts& facts) {
+Result<std::unique_ptr<Transport>> EngineHost::make_transport(Rank rank, const EngineFacts& facts,
+                                                              std::uint32_t agent_number) {
+  auto agent =
+      nixl::make_agent(library_, {.name = make_agent_name({.engine_id = facts.engine_id.str(),
+                                                           .rank = rank,
+                                                           .incarnation = facts.incarnation,
+                                                           .agent_number = agent_number})});
+  if (!agent) return std::unexpected(agent.error());
+  return fabric::fault(std::move(*agent), options_.faults);
+}
+
+Result<void> EngineHost::start_rank(Rank rank, const EngineFacts& facts) {
   const KvLayout& layout = options_.model.layout;
   const LeaseConfig& config = options_.kv_transfer_config.lease;
   auto kv = PageMemory::map(layout.rank_bytes());
@@ -106,18 +117,13 @@ Result<void> EngineHost::start_rank(const nixl::Library& library, Rank rank,
   for (const auto* memory : {&kv, &entries, &landing}) {
     if (!*memory) return std::unexpected(memory->error());
   }
-  auto transport =
-      nixl::make_agent(library, {.name = make_agent_name({.engine_id = facts.engine_id.str(),
-                                                          .rank = rank,
-                                                          .incarnation = facts.incarnation,
-                                                          .agent_number = 0})});
-  if (!transport) return std::unexpected(transport.error());
-  RankParts& parts = ranks_.emplace_back(
-      RankParts{.kv = std::move(*kv),
-                .entries = std::move(*entries),
-                .landing = std::move(*landing),
-                .transport = fabric::fault(std::move(*transport), options_.faults),
-                .worker = nullptr});
+  auto agent = make_transport(rank, facts, 0);
+  if (!agent) return std::unexpected(agent.error());
+  RankParts& parts = ranks_.emplace_back(RankParts{.kv = std::move(*kv),
+                                                   .entries = std::move(*entries),
+                                                   .landing = std::move(*landing),
+                                                   .transport = std::move(*agent),
+                                                   .worker = nullptr});
   parts.worker = std::make_unique<WorkerConnector>(
       WorkerConnectorOptions{.rank = rank,
                              .config = config,
@@ -128,6 +134,13 @@ Result<void> EngineHost::start_rank(const nixl::Library& library, Rank rank,
                .num_blocks = layout.num_blocks,
                .entries = as_entries(parts.entries, config.lease_slots),
                .landing = as_entries(parts.landing, kLandingCells)});
+  parts.worker->set_renew_agent([this, rank, facts](std::uint32_t number) -> Result<Transport*> {
+    auto renewed = make_transport(rank, facts, number);
+    if (!renewed) return std::unexpected(renewed.error());
+    std::unique_ptr<Transport>& transport = ranks_[rank.value()].transport;
+    transport = std::move(*renewed);
+    return transport.get();
+  });
   return parts.worker->register_kv_caches();
 }
 

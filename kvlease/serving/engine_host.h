@@ -81,7 +81,9 @@ class EngineHost {
   };
 
   EngineHost(EventLoop& loop, EngineHostOptions options, Sinks sinks, Logger log);
-  Result<void> start_rank(const nixl::Library& library, Rank rank, const EngineFacts& facts);
+  Result<void> start_rank(Rank rank, const EngineFacts& facts);
+  Result<std::unique_ptr<Transport>> make_transport(Rank rank, const EngineFacts& facts,
+                                                    std::uint32_t agent_number);
   Result<void> build();
   void start_handshake(SchedulerConnector::HandshakeToMake handshake);
   void narrate();
@@ -90,6 +92,7 @@ class EngineHost {
   EngineHostOptions options_;
   Sinks sinks_;
   Logger log_;
+  nixl::Library library_;
   std::vector<RankParts> ranks_;
   std::unique_ptr<SyntheticModel> model_;
   std::unique_ptr<ThreadedRunner> runner_;

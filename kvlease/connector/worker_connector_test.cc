@@ -1,0 +1,251 @@
+// One rank's half of the connector over a scripted transport, for what the fabric cannot be made to
+// do; the rest is tested with whole engines in tests/pairs.
+#include "kvlease/connector/worker_connector.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <optional>
+
+namespace kvlease {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// Refuses peers' metadata as often as it is told to; otherwise takes everything and moves nothing.
+class ScriptedTransport final : public Transport {
+ public:
+  ScriptedTransport(std::string name, std::uint32_t refusals)
+      : name_(std::move(name)), refusals_(refusals) {}
+
+  const AgentName& name() const override { return name_; }
+  Result<void> register_memory(const MemoryRegion&) override {
+    ++registrations;
+    return {};
+  }
+  Result<Bytes> local_metadata() override { return Bytes(1, std::byte{1}); }
+  Result<AgentName> add_peer(std::span<const std::byte> metadata) override {
+    if (refusals_ > 0) {
+      --refusals_;
+      return error(ErrorCode::kIncompatible, "refused");
+    }
+    peers.emplace_back(std::string(as_text(metadata)));
+    return peers.back();
+  }
+  void remove_peer(const AgentName& peer) override { std::erase(peers, peer); }
+  Result<DescListHandle> prepare_local(std::span<const MemoryRegion>) override {
+    return DescListHandle(1);
+  }
+  Result<DescListHandle> prepare_remote(const AgentName&, std::span<const MemoryRegion>) override {
+    return DescListHandle(2);
+  }
+  void release_list(DescListHandle) override {}
+  Result<TransferHandle> post_read(DescListHandle, DescListHandle, ReadIndices) override {
+    return TransferHandle(++posted);
+  }
+  TransferState poll(TransferHandle) override { return state; }
+  void release(TransferHandle) override { ++released; }
+  Result<void> send_notif(const AgentName&, std::span<const std::byte>) override {
+    if (deaf) return error(ErrorCode::kSuspectPeer, "nobody there");
+    ++sent;
+    return {};
+  }
+  std::vector<Notification> take_notifs() override { return std::exchange(inbox, {}); }
+  std::size_t notification_bytes_max() const override { return 8192; }
+  Instant next_poll(bool, Instant now) override { return now + milliseconds(1); }
+
+  void refuse_next(std::uint32_t refusals) { refusals_ = refusals; }
+
+  std::vector<AgentName> peers;
+  std::vector<Notification> inbox;
+  TransferState state = TransferState::kInProgress;
+  std::uint64_t posted = 0;
+  std::uint64_t released = 0;
+  std::uint64_t registrations = 0;
+  std::uint64_t sent = 0;
+  bool deaf = false;
+
+ private:
+  AgentName name_;
+  std::uint32_t refusals_;
+};
+
+constexpr PeerId kPeer{1};
+
+class WorkerConnectorTest : public testing::Test {
+ protected:
+  // A worker over `transport` with its memory registered.
+  WorkerConnector& make_worker(Transport& transport) {
+    worker_.emplace(WorkerConnectorOptions{.config = {.load_timeout = seconds(60)}, .word_high = 7},
+                    transport,
+                    KvCaches{.regions = {{.base_address = 4096, .block_len_bytes = 64}},
+                             .num_blocks = 8,
+                             .entries = entries_,
+                             .landing = landing_});
+    EXPECT_TRUE(worker_->register_kv_caches());
+    return *worker_;
+  }
+  static PeerToAdd peer(PeerId id) {
+    const std::string name = "p/0/00000000000000aa.0";
+    return {
+        .peer = id,
+        .engine = EngineId("p"),
+        .ranks = {{.agent_name = AgentName(name),
+                   .agent_metadata = Bytes(as_byte_span(name).begin(), as_byte_span(name).end()),
+                   .num_blocks = 8,
+                   .regions = {{.base_address = 1 << 20, .block_len_bytes = 64}},
+                   .entries_address = 1 << 22,
+                   .entries_count = 16}}};
+  }
+  static RecvRequest read(const std::string& request) {
+    return {.request = RequestId(request),
+            .peer = kPeer,
+            .lease = LeaseId("lease-" + request),
+            .slot = SlotId(3),
+            .word = 1,
+            .local_block_ids = {BlockId(0)},
+            .remote_block_ids = {BlockId(5)}};
+  }
+  static Instant at(int second) { return kTimeZero + seconds(second); }
+
+  std::array<LeaseEntry, 16> entries_;
+  std::array<LeaseEntry, 2> landing_;
+  std::optional<WorkerConnector> worker_;
+};
+
+// L21: the third refusal of a peer's metadata makes our own agent anew, under the next number.
+TEST_F(WorkerConnectorTest, AnAgentWhosePeerIsRefusedThriceIsMadeAnew) {
+  ScriptedTransport old_agent("d/0/01.0", 3);
+  ScriptedTransport new_agent("d/0/01.1", 0);
+  WorkerConnector& worker = make_worker(old_agent);
+  std::vector<std::uint32_t> numbers;
+  worker.set_renew_agent([&](std::uint32_t number) -> Result<Transport*> {
+    numbers.push_back(number);
+    return &new_agent;
+  });
+  for (std::uint32_t attempt = 1; attempt <= 3; ++attempt) {
+    EXPECT_TRUE(numbers.empty());
+    worker.start_load_kv({.peers_to_add = {peer(PeerId(attempt))}}, at(1));
+    const WorkerOutput output = worker.get_finished(at(1));
+    ASSERT_EQ(output.suspect_peers.size(), 1u);
+    EXPECT_EQ(output.suspect_peers[0].peer, PeerId(attempt));
+    EXPECT_EQ(output.renewed_metadata.size(), attempt == 3 ? 1u : 0u);
+    if (attempt == 3) {
+      EXPECT_EQ(output.renewed_metadata[0].agent_name, AgentName("d/0/01.1"));
+    }
+  }
+  EXPECT_EQ(numbers, std::vector<std::uint32_t>{1});
+  EXPECT_EQ(new_agent.registrations, old_agent.registrations);
+  worker.start_load_kv({.peers_to_add = {peer(PeerId(4))}}, at(2));
+  EXPECT_TRUE(worker.get_finished(at(2)).suspect_peers.empty());
+  EXPECT_EQ(new_agent.peers.size(), 1u);
+}
+
+// L21: not while a transfer of the old agent may still write.
+TEST_F(WorkerConnectorTest, AnAgentIsNotMadeAnewWhileItsTransfersRun) {
+  ScriptedTransport agent("d/0/01.0", 0);
+  WorkerConnector& worker = make_worker(agent);
+  int renewals = 0;
+  worker.set_renew_agent([&](std::uint32_t) -> Result<Transport*> {
+    ++renewals;
+    return &agent;
+  });
+  worker.start_load_kv({.peers_to_add = {peer(kPeer)}, .reqs_to_recv = {read("r")}}, at(0));
+  agent.refuse_next(3);
+  PeerToAdd other = peer(PeerId(2));
+  other.ranks[0].agent_name = AgentName("q/0/00000000000000cc.0");
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    worker.start_load_kv({.peers_to_add = {other}}, at(1));
+    worker.poll(at(1));
+  }
+  EXPECT_EQ(renewals, 0);
+  agent.state = TransferState::kError;  // the read is final
+  worker.poll(at(2));
+  EXPECT_EQ(renewals, 1);
+}
+
+// L26: the landing cell of a read that failed stays taken until the transport is quiet; a read that
+// finds no cell waits, and its time runs (L48).
+TEST_F(WorkerConnectorTest, LandingCellsAreQuarantinedLikeBlocks) {
+  ScriptedTransport agent("d/0/01.0", 0);
+  WorkerConnector& worker = make_worker(agent);
+  worker.start_load_kv(
+      {.peers_to_add = {peer(kPeer)}, .reqs_to_recv = {read("a"), read("b"), read("c")}}, at(0));
+  EXPECT_EQ(worker.free_landing_cells(), 0u);
+  EXPECT_EQ(agent.posted, 2u);  // "c" has no cell
+
+  WorkerOutput output = worker.get_finished(at(60));
+  EXPECT_EQ(output.failed_recving.size(), 3u);
+  output.quiet_recving.clear();
+  const WorkerOutput later = worker.get_finished(at(61));
+  EXPECT_EQ(worker.free_landing_cells(), 0u);  // "a" and "b" may still be written
+  EXPECT_EQ(worker.reads_in_flight(), 2u);
+
+  agent.state = TransferState::kDone;
+  const WorkerOutput quiet = worker.get_finished(at(62));
+  EXPECT_EQ(quiet.quiet_recving, (std::vector{RequestId("a"), RequestId("b")}));
+  EXPECT_TRUE(quiet.finished_recving.empty());
+  EXPECT_EQ(worker.free_landing_cells(), 2u);
+  EXPECT_EQ(agent.released, 2u);
+}
+
+// L21: three sends in a row that fail make a peer suspect, once.
+TEST_F(WorkerConnectorTest, ThreeFailedSendsMakeAPeerSuspect) {
+  ScriptedTransport agent("d/0/01.0", 0);
+  WorkerConnector& worker = make_worker(agent);
+  worker.start_load_kv({.peers_to_add = {peer(kPeer)}}, at(0));
+  agent.deaf = true;
+  const ConnectorMetadata beat{
+      .heartbeat_by_engine = {
+          {.peer = kPeer, .leases = {LeaseId("l")}, .probes = {}, .interval = seconds(5)}}};
+  std::vector<std::size_t> suspicions;
+  for (int second = 1; second <= 4; ++second) {
+    worker.start_load_kv(beat, at(second));
+    suspicions.push_back(worker.get_finished(at(second)).suspect_peers.size());
+  }
+  EXPECT_EQ(suspicions, (std::vector<std::size_t>{0, 0, 1, 0}));
+}
+
+// L44, C10: what is not of the wire's forms is counted, and the turn goes on.
+TEST_F(WorkerConnectorTest, C10_ForeignNotificationsAreCounted) {
+  ScriptedTransport agent("p/0/01.0", 0);
+  WorkerConnector& worker = make_worker(agent);
+  worker.start_load_kv({.reqs_to_send = {{.id = LeaseId("a:b"),
+                                          .slot = SlotId(1),
+                                          .word = std::uint64_t{7} << 32,
+                                          .remaining = seconds(30),
+                                          .extension = seconds(20)}}},
+                       at(0));
+  for (const std::string_view text :
+       {std::string_view("\xBB\xFF\x00", 3), std::string_view(""), std::string_view("R1"),
+        std::string_view("R1:x"), std::string_view("R1:-1"), std::string_view("HB:"),
+        std::string_view("HB:,,"), std::string_view("a:b:2")}) {
+    const auto bytes = as_byte_span(text);
+    agent.inbox.push_back({AgentName("d/0/00000000000000bb.0"), Bytes(bytes.begin(), bytes.end())});
+  }
+  const WorkerOutput output = worker.get_finished(at(1));
+  EXPECT_EQ(output.counters.value(Counter::kNotifMalformed), 5u);
+  EXPECT_EQ(output.counters.value(Counter::kNotifEmptyId), 4u);
+  EXPECT_EQ(output.counters.value(Counter::kCompletionsReceived), 1u);
+  EXPECT_TRUE(output.finished_sending.empty());
+  EXPECT_EQ(worker.leases().live(), 1u);
+}
+
+// L11: a rank with nothing outstanding looks into its inbox once a second, one with a lease as
+// often as the transport says.
+TEST_F(WorkerConnectorTest, IdleRanksDrainTheirInboxOnceASecond) {
+  ScriptedTransport agent("p/0/01.0", 0);
+  WorkerConnector& worker = make_worker(agent);
+  EXPECT_EQ(worker.next_deadline(at(0)), at(1));
+  worker.start_load_kv({.reqs_to_send = {{.id = LeaseId("l"),
+                                          .slot = SlotId(1),
+                                          .word = std::uint64_t{7} << 32,
+                                          .remaining = seconds(30),
+                                          .extension = seconds(20)}}},
+                       at(0));
+  EXPECT_EQ(worker.next_deadline(at(0)), at(0) + milliseconds(1));
+}
+
+}  // namespace
+}  // namespace kvlease
