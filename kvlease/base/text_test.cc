@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+
 namespace kvlease {
 namespace {
 
@@ -15,6 +17,17 @@ TEST(Text, PrintableAsciiIsFromSpaceToTilde) {
        {"\x1f"sv, "\x7f"sv, "a\nb"sv, "\0"sv, "\xc3\xa9"sv, "\xff"sv}) {
     EXPECT_FALSE(is_printable_ascii(text)) << text;
   }
+}
+
+TEST(Text, ANumberIsAllOfTheText) {
+  EXPECT_EQ(parse_number<std::uint32_t>("4294967295"), 4294967295u);
+  EXPECT_EQ(parse_number<std::int64_t>("-7"), -7);
+  EXPECT_EQ(parse_number<double>("184220.417"), 184220.417);
+  for (const std::string_view text :
+       {"", " 1", "1 ", "+1", "-1", "1x", "0x1", "1.0", "4294967296"}) {
+    EXPECT_EQ(parse_number<std::uint32_t>(text), std::nullopt) << text;
+  }
+  EXPECT_EQ(parse_number<double>("1e999"), std::nullopt);
 }
 
 }  // namespace

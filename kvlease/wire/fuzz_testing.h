@@ -16,6 +16,8 @@
 
 namespace kvlease {
 
+inline constexpr std::size_t kFuzzedNotifBytesMax = 1024;
+
 inline void check_heartbeat(const HeartbeatNotif& heartbeat, std::span<const std::byte> payload,
                             std::size_t bytes_max) {
   const auto commas = std::ranges::count(as_text(payload), ',');
@@ -37,10 +39,9 @@ inline void check_heartbeat(const HeartbeatNotif& heartbeat, std::span<const std
 }
 
 inline void check_notification(std::span<const std::byte> payload) {
-  constexpr std::size_t kBytesMax = 1024;
-  const ParsedNotif notif = parse_notif(payload, kBytesMax);
+  const ParsedNotif notif = parse_notif(payload, kFuzzedNotifBytesMax);
   if (const auto* heartbeat = std::get_if<HeartbeatNotif>(&notif)) {
-    check_heartbeat(*heartbeat, payload, kBytesMax);
+    check_heartbeat(*heartbeat, payload, kFuzzedNotifBytesMax);
   } else if (const auto* completion = std::get_if<CompletionNotif>(&notif)) {
     const Bytes again =
         encode_completion(LeaseId(std::string(completion->id)), completion->readers_expected);

@@ -13,6 +13,8 @@ namespace {
 
 constexpr std::array<std::string_view, 2> kMemoryKindNames{"dram", "vram"};
 
+constexpr std::uint64_t kEntryBytes = 16;  // L22
+
 constexpr TextRule kEngineIdRule{kEngineIdAllowed, is_engine_id};
 constexpr TextRule kNameRule{"a string of at most 1024 bytes",
                              [](std::string_view text) { return text.size() <= 1024; }};
@@ -20,6 +22,23 @@ constexpr TextRule kAgentNameRule{
     "a string of 1 to 512 printable ASCII characters", [](std::string_view text) {
       return !text.empty() && text.size() <= 512 && is_printable_ascii(text);
     }};
+
+// What must be equal, as messages show it.
+using Identity = CompatibilityIdentity;
+struct IdentityItem {
+  std::string_view name;
+  std::string (*shown)(const Identity&);
+};
+constexpr std::array kIdentityItems{
+    IdentityItem{"model", [](const Identity& i) { return quoted(i.model); }},
+    IdentityItem{"dtype", [](const Identity& i) { return quoted(i.dtype); }},
+    IdentityItem{"num_layers", [](const Identity& i) { return std::to_string(i.num_layers); }},
+    IdentityItem{"num_kv_heads", [](const Identity& i) { return std::to_string(i.num_kv_heads); }},
+    IdentityItem{"head_dim", [](const Identity& i) { return std::to_string(i.head_dim); }},
+    IdentityItem{"block_size", [](const Identity& i) { return std::to_string(i.block_size); }},
+    IdentityItem{"transfer_mode", [](const Identity& i) { return quoted(i.transfer_mode); }},
+    IdentityItem{"kv_cache_layout", [](const Identity& i) { return quoted(i.kv_cache_layout); }},
+};
 
 // True when `count` pieces of `piece_bytes` from `address` on end inside the address space.
 bool fits_in_memory(std::uint64_t address, std::uint64_t count, std::uint64_t piece_bytes) {
@@ -122,7 +141,6 @@ KvRegion read_region(JsonObject fields, std::uint32_t num_blocks) {
 }
 
 RankMetadata read_rank(JsonObject& fields, std::uint32_t number) {
-  constexpr std::uint64_t kEntryBytes = 16;  // L22
   RankMetadata rank;
   fields.integer("rank", {.min = number, .max = number}, rank.rank);
   fields.string("agent_name", kAgentNameRule, rank.agent_name);
@@ -195,25 +213,12 @@ Result<void> check_regions(const std::vector<RankMetadata>& ranks) {
 
 std::optional<std::string> incompatibility(const CompatibilityIdentity& ours,
                                            const CompatibilityIdentity& theirs) {
-  using Identity = CompatibilityIdentity;
-  struct Item {
-    std::string_view name;
-    std::string (*shown)(const Identity&);
-  };
-  static constexpr std::array kItems{
-      Item{"model", [](const Identity& i) { return quoted(i.model); }},
-      Item{"dtype", [](const Identity& i) { return quoted(i.dtype); }},
-      Item{"num_layers", [](const Identity& i) { return std::to_string(i.num_layers); }},
-      Item{"num_kv_heads", [](const Identity& i) { return std::to_string(i.num_kv_heads); }},
-      Item{"head_dim", [](const Identity& i) { return std::to_string(i.head_dim); }},
-      Item{"block_size", [](const Identity& i) { return std::to_string(i.block_size); }},
-      Item{"transfer_mode", [](const Identity& i) { return quoted(i.transfer_mode); }},
-      Item{"kv_cache_layout", [](const Identity& i) { return quoted(i.kv_cache_layout); }},
-  };
-  for (const Item& item : kItems) {
+  for (const IdentityItem& item : kIdentityItems) {
     const std::string here = item.shown(ours);
     const std::string there = item.shown(theirs);
-    if (here != there) return std::string(item.name) + " is " + here + " here, " + there + " there";
+    if (here == there) continue;
+    std::string words(item.name);
+    return words.append(" is ").append(here).append(" here, ").append(there).append(" there");
   }
   return std::nullopt;
 }

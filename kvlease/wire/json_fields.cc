@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::size_t kDepthMax = 32;
 constexpr std::size_t kShownBytesMax = 64;
+constexpr std::string_view kSpace = " \t\n\r";
 
 boost::json::value parse_with_boost(std::string_view text, boost::json::error_code& problem) {
   boost::json::parse_options options;
@@ -29,7 +30,6 @@ std::string shown(std::string_view json) {
 }
 
 std::string_view trim(std::string_view text) {
-  constexpr std::string_view kSpace = " \t\n\r";
   const std::size_t begin = text.find_first_not_of(kSpace);
   if (begin == std::string_view::npos) return {};
   return text.substr(begin, text.find_last_not_of(kSpace) + 1 - begin);
@@ -85,25 +85,19 @@ std::string one_of(std::span<const std::string_view> names) {
 }
 
 std::optional<std::uint64_t> json_integer(std::string_view json, IntegerRange range) {
-  const char* const end = json.data() + json.size();
-  std::uint64_t value = 0;
-  const auto [rest, status] = std::from_chars(json.data(), end, value);
-  if (status != std::errc{} || rest != end) {
+  std::optional<std::uint64_t> value = parse_number<std::uint64_t>(json);
+  if (!value) {
     const std::optional<double> number = json_number(json);
     if (!number || *number < 0 || *number > double{kJsonIntegerMax}) return std::nullopt;
     value = static_cast<std::uint64_t>(*number);
-    if (static_cast<double>(value) != *number) return std::nullopt;
+    if (static_cast<double>(*value) != *number) return std::nullopt;
   }
-  if (value < range.min || value > range.max) return std::nullopt;
-  return value;
+  return *value >= range.min && *value <= range.max ? value : std::nullopt;
 }
 
 std::optional<double> json_number(std::string_view json) {
-  const char* const end = json.data() + json.size();
-  double value = 0;
-  const auto [rest, status] = std::from_chars(json.data(), end, value);
-  if (status != std::errc{} || rest != end || !std::isfinite(value)) return std::nullopt;
-  return value;
+  const std::optional<double> value = parse_number<double>(json);
+  return value && std::isfinite(*value) ? value : std::nullopt;
 }
 
 std::optional<bool> json_boolean(std::string_view json) {
@@ -237,7 +231,7 @@ void JsonWriter::string(std::string_view name, std::string_view value) {
 
 void JsonWriter::number(std::string_view name, double value) {
   KVL_CHECK(std::isfinite(value), "JSON has no infinity and no NaN");
-  std::array<char, 32> digits;
+  std::array<char, 32> digits{};
   const auto [end, status] = std::to_chars(digits.data(), digits.data() + digits.size(), value);
   KVL_CHECK(status == std::errc{}, "the shortest form of a double has at most 24 characters");
   json(name, std::string_view(digits.data(), end));

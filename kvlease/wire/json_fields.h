@@ -186,10 +186,13 @@ class JsonObject {
             Out& out) {
     const std::optional<std::string_view> json = take_json(name, needed, allowed);
     if (!json) return;
-    if (auto value = convert(*json)) {
+    auto value = convert(*json);
+    if (!value) {
+      refuse(name, *json, allowed);
+    } else if constexpr (FieldType<Out>::kNeeded) {
       out = *std::move(value);
     } else {
-      refuse(name, *json, allowed);
+      out = std::move(value);
     }
   }
 

@@ -2,9 +2,9 @@
 #include "kvlease/wire/kv_transfer_config.h"
 
 #include <array>
-#include <charconv>
 #include <utility>
 
+#include "kvlease/base/text.h"
 #include "kvlease/wire/json_fields.h"
 
 namespace kvlease {
@@ -14,6 +14,7 @@ constexpr std::size_t kBytesMax = 1u << 20;
 constexpr std::array<std::string_view, 3> kRoleNames{"kv_producer", "kv_consumer", "kv_both"};
 constexpr std::array<std::string_view, 2> kConnectorNames{"NixlConnector", "KvleaseConnector"};
 constexpr std::string_view kPolicy = "kv_load_failure_policy";
+constexpr std::string_view kOptionAllowed = "null, true, false, a finite number or a string";
 
 // The value of an option; nullopt for arrays, objects and numbers that no
 // double holds.
@@ -21,12 +22,7 @@ std::optional<OptionValue> option_value(std::string_view json) {
   if (json == "null") return OptionValue{};
   if (const auto flag = json_boolean(json)) return OptionValue(*flag);
   if (auto text = json_string(json)) return OptionValue(*std::move(text));
-  std::int64_t integer = 0;
-  const char* const end = json.data() + json.size();
-  if (const auto [rest, status] = std::from_chars(json.data(), end, integer);
-      status == std::errc{} && rest == end) {
-    return OptionValue(integer);
-  }
+  if (const auto integer = parse_number<std::int64_t>(json)) return OptionValue(*integer);
   if (const auto number = json_number(json)) return OptionValue(*number);
   return std::nullopt;
 }
@@ -64,15 +60,14 @@ void read_foreign_keys(JsonObject& fields, std::vector<std::string>& warnings) {
 
 // The extra options in the order of their names, and the policy if it stands outside.
 std::vector<Option> read_options(JsonObject& fields) {
-  constexpr std::string_view kAllowed = "null, true, false, a finite number or a string";
   std::vector<Option> options;
-  const auto policy = fields.take_json(kPolicy, false, kAllowed);
+  const auto policy = fields.take_json(kPolicy, false, kOptionAllowed);
   auto extra = fields.object("kv_connector_extra_config", false);
   if (extra) {
     for (const auto& [name, json] : extra->rest()) {
       const std::optional<OptionValue> value = option_value(json);
       // vLLM has options that are lists; those that we do not use are only warned of.
-      if (!value && !is_foreign_option(name)) extra->refuse(name, json, kAllowed);
+      if (!value && !is_foreign_option(name)) extra->refuse(name, json, kOptionAllowed);
       options.push_back({name, value.value_or(OptionValue{})});
     }
   }
@@ -81,7 +76,7 @@ std::vector<Option> read_options(JsonObject& fields) {
       fields.refuse(kPolicy, *policy, "one place, here or in kv_connector_extra_config");
     }
     const std::optional<OptionValue> value = option_value(*policy);
-    if (!value) fields.refuse(kPolicy, *policy, kAllowed);
+    if (!value) fields.refuse(kPolicy, *policy, kOptionAllowed);
     options.push_back({std::string(kPolicy), value.value_or(OptionValue{})});
   }
   return options;

@@ -98,11 +98,13 @@ TEST(KvTransferConfig, WhatAKeyMayNotHoldIsRefusedByName) {  // L13
           {"", "kv_transfer_config is no JSON"},
           {"[]", "kv_transfer_config is []; allowed: an object"},
           {R"({"kv_connector":"LMCacheConnectorV1"})",
-           R"(`kv_connector` is "LMCacheConnectorV1"; allowed: "NixlConnector", "KvleaseConnector")"},
+           R"(`kv_connector` is "LMCacheConnectorV1"; allowed: "NixlConnector", )"
+           R"("KvleaseConnector")"},
           {R"({"kv_role":"producer"})",
            R"(`kv_role` is "producer"; allowed: "kv_producer", "kv_consumer", "kv_both")"},
           {R"({"engine_id":"a/b"})",
-           R"(`engine_id` is "a/b"; allowed: a string of 1 to 255 printable ASCII characters without '/')"},
+           R"(`engine_id` is "a/b"; allowed: a string of 1 to 255 printable ASCII characters )"
+           R"(without '/')"},
           {R"({"engine_id":""})", R"(`engine_id` is "")"},
           {R"({"engine_id":7})", "`engine_id` is 7"},
           {R"({"kv_port":"14579"})", R"(`kv_port` is "14579"; allowed: a finite number)"},

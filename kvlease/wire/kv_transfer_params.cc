@@ -29,17 +29,20 @@ constexpr TextRule kHost{"a host of 1 to 255 printable ASCII characters",
 constexpr TextRule kTransferId{"a string of at most 255 bytes",
                                [](std::string_view text) { return text.size() <= 255; }};
 
+constexpr std::string_view kBlockIds = "remote_block_ids";
+constexpr IntegerRange kBlockIdRange{.max = UINT32_MAX};
+constexpr IntegerRange kMilliseconds{.min = 1, .max = kMillisecondsMax};
+
 using BlockGroups = std::vector<std::vector<BlockId>>;
 
 std::optional<BlockGroups> read_block_ids(JsonObject& fields) {
-  constexpr std::string_view kName = "remote_block_ids";
-  constexpr IntegerRange kIds{.max = UINT32_MAX};
-  const auto group_texts = fields.array(kName, false, "an array of arrays of block ids");
+  const auto group_texts = fields.array(kBlockIds, false, "an array of arrays of block ids");
   if (!group_texts) return std::nullopt;
   BlockGroups groups;
   std::size_t count = 0;
   for (const std::string_view group_text : *group_texts) {
-    const std::string group_name = std::string(kName) + "[" + std::to_string(groups.size()) + "]";
+    const std::string group_name =
+        std::string(kBlockIds) + "[" + std::to_string(groups.size()) + "]";
     const auto id_texts = json_array(group_text);
     if (!id_texts) {
       fields.refuse(group_name, group_text, "an array of block ids");
@@ -47,16 +50,17 @@ std::optional<BlockGroups> read_block_ids(JsonObject& fields) {
     }
     count += id_texts->size();
     if (count > kBlockIdsMax) {
-      fields.refuse(kName, group_text, "at most " + std::to_string(kBlockIdsMax) + " block ids");
+      fields.refuse(kBlockIds, group_text,
+                    "at most " + std::to_string(kBlockIdsMax) + " block ids");
       return std::nullopt;
     }
     std::vector<BlockId>& group = groups.emplace_back();
     group.reserve(id_texts->size());
     for (const std::string_view id_text : *id_texts) {
-      const std::optional<std::uint64_t> id = json_integer(id_text, kIds);
+      const std::optional<std::uint64_t> id = json_integer(id_text, kBlockIdRange);
       if (!id) {
         fields.refuse(group_name + "[" + std::to_string(group.size()) + "]", id_text,
-                      integer_allowed(kIds));
+                      integer_allowed(kBlockIdRange));
         return std::nullopt;
       }
       group.emplace_back(static_cast<std::uint32_t>(*id));
@@ -67,7 +71,6 @@ std::optional<BlockGroups> read_block_ids(JsonObject& fields) {
 
 // L22, L52
 LeaseReference read_lease_reference(JsonObject fields) {
-  constexpr IntegerRange kMilliseconds{.min = 1, .max = kMillisecondsMax};
   LeaseReference reference;
   fields.integer("v", {.min = kLeaseReferenceVersion, .max = kLeaseReferenceVersion}, reference.v);
   fields.hex("incarnation", reference.incarnation);

@@ -1,7 +1,6 @@
 // Implements notification.h.
 #include "kvlease/wire/notification.h"
 
-#include <charconv>
 #include <optional>
 #include <string>
 
@@ -13,6 +12,7 @@ namespace {
 
 constexpr char kIdSeparator = ',';
 constexpr char kCountSeparator = ':';
+constexpr std::string_view kBarePrefix = kHeartbeatPrefix.substr(0, kHeartbeatPrefix.size() - 1);
 
 HeartbeatNotif parse_heartbeat(std::string_view list) {
   HeartbeatNotif heartbeat;
@@ -31,11 +31,8 @@ HeartbeatNotif parse_heartbeat(std::string_view list) {
 
 // One spelling a number: no sign, no leading zero.
 std::optional<std::uint32_t> parse_count(std::string_view text) {
-  std::uint32_t count = 0;
-  const char* const end = text.data() + text.size();
-  const auto [rest, status] = std::from_chars(text.data(), end, count);
-  if (status != std::errc{} || rest != end || text.starts_with('0')) return std::nullopt;
-  if (count > kReadersMax) return std::nullopt;
+  const std::optional<std::uint32_t> count = parse_number<std::uint32_t>(text);
+  if (!count || *count > kReadersMax || text.starts_with('0')) return std::nullopt;
   return count;
 }
 
@@ -112,7 +109,6 @@ Bytes encode_completion(const LeaseId& id, std::uint32_t readers_expected) {
 }
 
 bool is_wire_id(std::string_view id) {
-  constexpr std::string_view kBarePrefix = kHeartbeatPrefix.substr(0, kHeartbeatPrefix.size() - 1);
   return !id.empty() && id.size() <= kWireIdBytesMax && is_printable_ascii(id) &&
          id.find(kIdSeparator) == std::string_view::npos && id != kBarePrefix &&
          !id.starts_with(kHeartbeatPrefix);

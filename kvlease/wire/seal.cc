@@ -28,8 +28,8 @@ class Blake2b {
     KVL_CHECK(status == 0, "a started hash takes any bytes");
   }
 
-  std::array<std::byte, sizeof(Digest)> finish() {
-    std::array<std::byte, sizeof(Digest)> digest;
+  Digest finish() {
+    Digest digest{};
     const int status = crypto_generichash_final(
         &state_, reinterpret_cast<unsigned char*>(digest.data()), digest.size());
     KVL_CHECK(status == 0, "a hash is finished once");
@@ -37,7 +37,7 @@ class Blake2b {
   }
 
  private:
-  crypto_generichash_state state_;
+  crypto_generichash_state state_{};
 };
 
 }  // namespace
