@@ -1,6 +1,6 @@
-// Little-endian reader and writer over bytes: how values of the step metadata, the lease entries and
-// the sealed reference are laid out. The reader never reads past its end; one failed read makes every
-// later one fail, so a decoder checks once.
+// Little-endian reader and writer over bytes: how values of the step metadata, the lease entries
+// and the sealed reference are laid out. The reader never reads past its end; one failed read makes
+// every later one fail, so a decoder checks once.
 #pragma once
 
 #include <bit>
@@ -64,8 +64,8 @@ class ByteReader {
   // A view into the input: a length as u32, then that many bytes.
   std::span<const std::byte> get_bytes() { return take(get<std::uint32_t>()); }
   std::string get_string() { return std::string(as_text(get_bytes())); }
-  // A count as u32 whose elements take at least `element_bytes_min` bytes each in what is left; 0 and
-  // failed when they cannot fit, so that no count from outside makes us reserve memory.
+  // A count as u32 whose elements take at least `element_bytes_min` bytes each in what is left; 0
+  // and failed when they cannot fit, so that no count from outside makes us reserve memory.
   std::size_t get_count(std::size_t element_bytes_min) {
     const std::size_t count = get<std::uint32_t>();
     if (count * element_bytes_min > in_.size()) ok_ = false;

@@ -1,5 +1,5 @@
-// Always-on assertions: a failed check is a bug of ours, never a peer's or a user's doing (those get
-// a Result, see result.h).
+// Always-on assertions: a failed check is a bug of ours, never a peer's or a user's doing (those
+// get a Result, see result.h).
 #pragma once
 
 #include <cstdio>
@@ -17,11 +17,11 @@ namespace kvlease::internal {
 
 // Aborts with the place and `message` when `condition` does not hold. `message` is a literal that
 // says what must be true.
-#define KVL_CHECK(condition, message)                                                       \
-  do {                                                                                      \
-    if (!(condition)) [[unlikely]] {                                                        \
-      ::kvlease::internal::check_failed(#condition, __FILE__, __LINE__, message);           \
-    }                                                                                       \
+#define KVL_CHECK(condition, message)                                             \
+  do {                                                                            \
+    if (!(condition)) [[unlikely]] {                                              \
+      ::kvlease::internal::check_failed(#condition, __FILE__, __LINE__, message); \
+    }                                                                             \
   } while (false)
 
 // Marks a branch that no value of a (fully covered) switch can reach.

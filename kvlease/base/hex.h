@@ -1,5 +1,5 @@
-// Lowercase hexadecimal text, how 64-bit values, seals and digests travel in JSON (proxies pass JSON
-// numbers through doubles; design: kv_transfer_params.kvlease).
+// Lowercase hexadecimal text, how 64-bit values, seals and digests travel in JSON (proxies pass
+// JSON numbers through doubles; design: kv_transfer_params.kvlease).
 #pragma once
 
 #include <cstddef>

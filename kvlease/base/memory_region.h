@@ -7,8 +7,8 @@ namespace kvlease {
 
 enum class MemoryKind : std::uint8_t { kDram, kVram };
 
-// `address` is meaningful in the process that registered it; a peer uses it only to name places inside
-// that registration. `device` is 0 for kDram, the device's ordinal for kVram.
+// `address` is meaningful in the process that registered it; a peer uses it only to name places
+// inside that registration. `device` is 0 for kDram, the device's ordinal for kVram.
 struct MemoryRegion {
   std::uint64_t address = 0;
   std::uint64_t length_bytes = 0;

@@ -1,5 +1,5 @@
-// A seeded pseudo-random generator (xoshiro256**, Blackman and Vigna 2018; seeded by splitmix64) whose
-// sequence is the same on every machine, unlike the distributions of <random>.
+// A seeded pseudo-random generator (xoshiro256**, Blackman and Vigna 2018; seeded by splitmix64)
+// whose sequence is the same on every machine, unlike the distributions of <random>.
 #pragma once
 
 #include <bit>

@@ -1,5 +1,6 @@
-// How a function says that a peer, the environment or a user got something wrong: Result<T>, a value
-// or an Error whose message names the thing, the value and the way out. Bugs of ours use check.h.
+// How a function says that a peer, the environment or a user got something wrong: Result<T>, a
+// value or an Error whose message names the thing, the value and the way out. Bugs of ours use
+// check.h.
 #pragma once
 
 #include <expected>

@@ -101,7 +101,8 @@ TEST(LeaseConfigTest, DerivedValues) {  // L12
 TEST(LeaseConfigTest, DerivedValuesOfTheLongest) {  // L13
   const LeaseTimes times = derive_lease_times(kForever);
   EXPECT_EQ(times.duration, kForever);
-  EXPECT_EQ(times.extension, std::chrono::seconds{6'148'914'691});  // 2/3 of 2^63 - 1 ns, no overflow
+  // 2/3 of 2^63 - 1 ns, no overflow
+  EXPECT_EQ(times.extension, std::chrono::seconds{6'148'914'691});
 }
 
 // A19: nonsense is refused by name and range, whatever is accepted can be renewed.
