@@ -9,6 +9,11 @@
 #include "kvlease/wire/seal.h"
 
 namespace kvlease {
+namespace {
+
+constexpr std::size_t kEventsMax = 65'536;
+
+}  // namespace
 
 SchedulerConnector::SchedulerConnector(const SchedulerConnectorOptions& options)
     : options_(options),
@@ -91,7 +96,7 @@ RequestFinished SchedulerConnector::request_finished(const RequestView& request,
                                                      std::span<const BlockId> block_ids,
                                                      std::uint32_t num_tokens_with_kv,
                                                      Instant now) {
-  if (const auto it = loads_.find(request.id); it != loads_.end()) finish_remote_prefill(it);
+  if (const auto it = loads_.find(request.id); it != loads_.end()) finish_remote_prefill(it, now);
   return finish_remote_decode(request, status, block_ids, num_tokens_with_kv, now);
 }
 
@@ -166,6 +171,7 @@ ConnectorMetadata SchedulerConnector::build_connector_meta(Instant now) {
     if (timed_out.gave_up) fail_waiting(timed_out.address, "no answer within handshake_timeout");
   }
   fail_overdue_waiting(now);
+  while (!owed_ends_.empty() && owed_ends_.front().until <= now) owed_ends_.pop_front();  // L52
   forget_idle_peers(now);
   for (const DueHeartbeat& due : heartbeats_.take_due(now)) {
     handshakes_.touch(peers_.at(due.peer).address, now);  // L32
@@ -186,7 +192,7 @@ ConnectorUpdate SchedulerConnector::update_connector_output(std::span<const Work
   for (std::uint32_t rank = 0; rank < outputs.size(); ++rank) {
     merge_rank_output(Rank(rank), outputs[rank], touched, now);
   }
-  for (const RequestId& id : touched) settle(loads_.find(id));
+  for (const RequestId& id : touched) settle(loads_.find(id), now);
   for (EngineLeaseEnded& ended : leases_.take_ended()) {
     emit({.kind = EventKind::kLeaseEnded,
           .lease = ended.id,
@@ -212,7 +218,9 @@ std::size_t SchedulerConnector::cut_leases() {
 Instant SchedulerConnector::next_deadline() const {
   if (has_news()) return kTimeZero;
   const Instant waiting = waiting_.empty() ? kNever : waiting_.begin()->first;
-  return earlier(waiting, earlier(heartbeats_.next_deadline(), handshakes_.next_deadline()));
+  const Instant owing = owed_ends_.empty() ? kNever : owed_ends_.front().until;
+  return earlier(earlier(waiting, owing),
+                 earlier(heartbeats_.next_deadline(), handshakes_.next_deadline()));
 }
 
 bool SchedulerConnector::has_news() const {
@@ -220,7 +228,12 @@ bool SchedulerConnector::has_news() const {
 }
 
 bool SchedulerConnector::has_work() const {
-  return leases_.live() > 0 || !loads_.empty() || has_news();
+  return leases_.live() > 0 || !loads_.empty() || !owed_ends_.empty() || has_news();
+}
+
+void SchedulerConnector::emit(Event event) {
+  if (events_.size() >= kEventsMax) return counters_.add(Counter::kEventsDropped);
+  events_.push_back(std::move(event));
 }
 
 std::vector<Event> SchedulerConnector::take_events() { return std::exchange(events_, {}); }

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -179,6 +180,7 @@ class SchedulerConnector {
 
   // This half's and, merged, the ranks' counters and events.
   const Counters& counters() const { return counters_; }
+  // Events that nobody takes are kept up to a bound; the newest are dropped and counted (L43).
   std::vector<Event> take_events();
   const EngineLeases& leases() const { return leases_; }
   std::size_t tracked_requests() const { return loads_.size(); }
@@ -206,6 +208,13 @@ class SchedulerConnector {
   struct Peer {
     PeerAddress address;
     HandshakeReply reply;
+  };
+  // D: P is to be told that a lease is not needed any more, when there is a connection again.
+  struct OwedEnd {
+    PeerAddress address;
+    Incarnation incarnation;
+    LeaseId lease;
+    Instant until;
   };
   // P: one admitted request.
   struct Admitted {
@@ -235,20 +244,23 @@ class SchedulerConnector {
   void refuse(LoadIt it, LoadFailure failure, const std::string& why);
   void fail_load(const RequestId& id, Load& load, RemoteRequestEvent event, LoadFailure failure,
                  const std::string& why);
-  void finish_remote_prefill(LoadIt it);
+  void finish_remote_prefill(LoadIt it, Instant now);
   void quarantine(const RequestId& id, const Load& load);
 
   // D: reads and what they owe
   void plan_read(const RequestId& id, Load& load, const Allocation& allocation);
   void merge_rank_output(Rank rank, const WorkerOutput& output, std::set<RequestId>& touched,
                          Instant now);
-  void settle(LoadIt it);
+  void settle(LoadIt it, Instant now);
   void end_tracking(Load& load);
-  void tell_end(const Load& load);
+  void tell_end(const Load& load, Instant now);
+  void owe_end(OwedEnd owed);
+  void pay_owed_ends(const PeerAddress& address);
   bool is_over(const Load& load) const;
   std::optional<PeerId> connection(const Load& load) const;
 
   // D: peers
+  Result<void> check_reply(const PeerAddress& address, const Result<HandshakeReply>& reply) const;
   void on_new_peer(const PeerAddress& address, const HandshakeReply& reply, Instant now);
   void drop_peer(PeerId id, Instant now);
   void on_suspect(const SuspectPeer& suspected, Instant now);
@@ -260,7 +272,7 @@ class SchedulerConnector {
   HeartbeatInfo heartbeat_info(const DueHeartbeat& due) const;
   HandshakeRequest handshake_request(const PeerAddress& address) const;
 
-  void emit(Event event) { events_.push_back(std::move(event)); }
+  void emit(Event event);
 
   SchedulerConnectorOptions options_;
   EngineLeases leases_;
@@ -273,6 +285,7 @@ class SchedulerConnector {
   std::set<std::pair<Instant, RequestId>> waiting_;  // loads that wait for a peer, by their limit
   std::map<PeerId, Peer> peers_;
   std::map<PeerAddress, PeerId> ready_;  // the connection in use for each address
+  std::deque<OwedEnd> owed_ends_;        // in order of `until`
   std::uint32_t next_peer_ = 1;
   ConnectorMetadata next_;  // the orders of the next step
   ConnectorUpdate update_;  // what the next update tells the engine

@@ -12,6 +12,9 @@
 namespace kvlease {
 namespace {
 
+// More is not remembered: the leases then end by themselves.
+constexpr std::size_t kOwedEndsMax = 65'536;
+
 // Who tells P of an end without a read: we, unless the router has said that it will (L33).
 bool decoder_releases(const KvTransferParams& params) {
   return !params.kvlease || params.kvlease->release_by == ReleaseBy::kDecoder;
@@ -120,7 +123,7 @@ void SchedulerConnector::accept(LoadIt it, PeerId peer, Instant now) {
   apply(load, RemoteRequestEvent::kReferenceAccepted);
   if (before ==
       RemoteRequestState::kAbortedWaiting) {  // its release had waited with the peer (L52)
-    tell_end(load);
+    tell_end(load, now);
     loads_.erase(it);
     return;
   }
@@ -202,7 +205,7 @@ void SchedulerConnector::update_state_after_alloc(const RequestView& request,
   }
   apply(load, RemoteRequestEvent::kFullHit);  // L33: nothing to read; P is told in this step
   end_tracking(load);
-  if (decoder_releases(load.params)) tell_end(load);
+  if (decoder_releases(load.params)) tell_end(load, now);
 }
 
 // Pairs by position, and only what is not cached here: what P has beyond our prompt is not read
@@ -230,7 +233,7 @@ void SchedulerConnector::plan_read(const RequestId& id, Load& load, const Alloca
   apply(load, RemoteRequestEvent::kReadPosted);
 }
 
-void SchedulerConnector::finish_remote_prefill(LoadIt it) {
+void SchedulerConnector::finish_remote_prefill(LoadIt it, Instant now) {
   auto& [id, load] = *it;
   const bool unread = load.state == RemoteRequestState::kQueued;
   apply(load, RemoteRequestEvent::kFinished);
@@ -245,7 +248,7 @@ void SchedulerConnector::finish_remote_prefill(LoadIt it) {
       return;  // the read runs on, renewed (L16); settle() ends it
     case RemoteRequestState::kEnded:
       end_tracking(load);
-      if (unread && decoder_releases(load.params)) tell_end(load);  // L33
+      if (unread && decoder_releases(load.params)) tell_end(load, now);  // L33
       break;
     case RemoteRequestState::kWaitingForPeer:
     case RemoteRequestState::kQueued:
@@ -265,10 +268,32 @@ void SchedulerConnector::end_tracking(Load& load) {
 }
 
 // Tells P that nobody here needs the lease any more: after the last local user (L16, L24, L33).
-void SchedulerConnector::tell_end(const Load& load) {
-  const auto peer = connection(load);
-  if (!peer || heartbeats_.is_tracked(*peer, *load.params.remote_request_id)) return;
-  next_.completions_to_send.push_back({*peer, *load.params.remote_request_id});
+// Without a connection it waits for the next one (L52).
+void SchedulerConnector::tell_end(const Load& load, Instant now) {
+  const LeaseId& lease = *load.params.remote_request_id;
+  if (const auto peer = connection(load)) {
+    if (!heartbeats_.is_tracked(*peer, lease)) next_.completions_to_send.push_back({*peer, lease});
+  } else if (load.params.kvlease && handshakes_.is_known(load.address)) {
+    owe_end({load.address, load.params.kvlease->incarnation, lease,
+             saturating_add(now, options_.config.handshake_timeout)});
+  }
+}
+
+void SchedulerConnector::owe_end(OwedEnd owed) {
+  if (owed_ends_.size() < kOwedEndsMax) owed_ends_.push_back(std::move(owed));  // L43
+}
+
+// A new connection: what waited for it goes out in this step, except for a living request's lease.
+void SchedulerConnector::pay_owed_ends(const PeerAddress& address) {
+  const PeerId peer = ready_.at(address);
+  std::erase_if(owed_ends_, [&](const OwedEnd& owed) {
+    if (owed.address != address) return false;
+    if (owed.incarnation == peers_.at(peer).reply.incarnation &&
+        !heartbeats_.is_tracked(peer, owed.lease)) {
+      next_.completions_to_send.push_back({peer, owed.lease});
+    }
+    return true;
+  });
 }
 
 bool SchedulerConnector::is_over(const Load& load) const {
@@ -289,7 +314,7 @@ std::optional<PeerId> SchedulerConnector::connection(const Load& load) const {
 void SchedulerConnector::merge_rank_output(Rank rank, const WorkerOutput& output,
                                            std::set<RequestId>& touched, Instant now) {
   counters_.merge(output.counters);
-  events_.insert(events_.end(), output.events.begin(), output.events.end());
+  for (const Event& event : output.events) emit(event);
   for (const LeaseEnded& ended : output.finished_sending) {
     if (!leases_.on_rank_ended(rank, ended)) counters_.add(Counter::kLateReports);  // L35
   }
@@ -333,7 +358,7 @@ void SchedulerConnector::merge_rank_output(Rank rank, const WorkerOutput& output
 }
 
 // Draws the conclusion from what the ranks have said of one load (L38: one outcome for all ranks).
-void SchedulerConnector::settle(LoadIt it) {
+void SchedulerConnector::settle(LoadIt it, Instant now) {
   auto& [id, load] = *it;
   if (load.failure && load.state == RemoteRequestState::kLoading) {
     fail_load(id, load, RemoteRequestEvent::kReadFailed, *load.failure, "the read was dropped");
@@ -345,7 +370,7 @@ void SchedulerConnector::settle(LoadIt it) {
     apply(load, RemoteRequestEvent::kReadValidated);
     update_.finished_recving.push_back(id);
     end_tracking(load);
-    tell_end(load);  // L24: only now
+    tell_end(load, now);  // L24: only now
     return;
   }
   update_.quiet_recving.push_back(id);  // L26
@@ -354,8 +379,8 @@ void SchedulerConnector::settle(LoadIt it) {
     apply(load,
           load.failure ? RemoteRequestEvent::kReadFailed : RemoteRequestEvent::kReadValidated);
   }
-  const bool lost = load.failure == LoadFailure::kLeaseLost;   // then P has ended it already
-  if (!lost && decoder_releases(load.params)) tell_end(load);  // L33
+  const bool lost = load.failure == LoadFailure::kLeaseLost;        // then P has ended it already
+  if (!lost && decoder_releases(load.params)) tell_end(load, now);  // L33
   if (load.state == RemoteRequestState::kEnded) loads_.erase(it);
 }
 

@@ -6,6 +6,41 @@
 #include "kvlease/connector/scheduler_connector.h"
 
 namespace kvlease {
+namespace {
+
+// Region by region, a peer's block must be as long as ours: what does not pair is refused before
+// anything is read (L30, L37).
+Result<void> check_regions(const RankMetadata& ours, const RankMetadata& theirs) {
+  if (ours.regions.size() != theirs.regions.size()) {
+    return error(ErrorCode::kIncompatible, "the peer has " + std::to_string(theirs.regions.size()) +
+                                               " regions on a rank, this engine " +
+                                               std::to_string(ours.regions.size()));
+  }
+  for (std::size_t i = 0; i < ours.regions.size(); ++i) {
+    if (ours.regions[i].block_len_bytes == theirs.regions[i].block_len_bytes) continue;
+    return error(ErrorCode::kIncompatible,
+                 "a block of the peer's region " + std::to_string(i) + " has " +
+                     std::to_string(theirs.regions[i].block_len_bytes) + " bytes, here it has " +
+                     std::to_string(ours.regions[i].block_len_bytes));
+  }
+  return {};
+}
+
+}  // namespace
+
+// Everything that must hold before a reply's peer is used.
+Result<void> SchedulerConnector::check_reply(const PeerAddress& address,
+                                             const Result<HandshakeReply>& reply) const {
+  if (!reply) return std::unexpected(reply.error());
+  const auto fits = check_handshake_reply(*reply, handshake_request(address),
+                                          options_.config.enforce_handshake_compat);
+  if (!fits) return fits;
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+    const auto regions_fit = check_regions(ranks_[rank], reply->ranks[rank]);
+    if (!regions_fit) return regions_fit;
+  }
+  return {};
+}
 
 void SchedulerConnector::set_xfer_handshake_metadata(std::vector<RankMetadata> ranks) {
   ranks_ = std::move(ranks);
@@ -45,9 +80,7 @@ std::vector<SchedulerConnector::HandshakeToMake> SchedulerConnector::take_handsh
 
 void SchedulerConnector::on_handshake(const PeerAddress& address,
                                       const Result<HandshakeReply>& reply, Instant now) {
-  const Result<void> good = reply ? check_handshake_reply(*reply, handshake_request(address),
-                                                          options_.config.enforce_handshake_compat)
-                                  : Result<void>(std::unexpected(reply.error()));
+  const Result<void> good = check_reply(address, reply);
   const HandshakeState state =
       handshakes_.is_known(address) ? handshakes_.state(address) : HandshakeState::kGaveUp;
   if (state != HandshakeState::kInFlight &&
@@ -71,6 +104,7 @@ void SchedulerConnector::on_handshake(const PeerAddress& address,
     on_new_peer(address, *reply, now);
   }
   judge_waiting(address, now);  // L18: what waited goes out in this step
+  pay_owed_ends(address);
 }
 
 void SchedulerConnector::on_new_peer(const PeerAddress& address, const HandshakeReply& reply,
@@ -109,11 +143,17 @@ void SchedulerConnector::on_agent_renewed(Rank rank, const RankMetadata& metadat
 // run on until the transport is done with them (L21, L26).
 void SchedulerConnector::drop_peer(PeerId id, Instant now) {
   const auto peer = peers_.find(id);
-  ready_.erase(peer->second.address);
+  const Peer gone = std::move(peer->second);
+  ready_.erase(gone.address);
   peers_.erase(peer);
   heartbeats_.drop_peer(id);
   next_.peers_to_remove.push_back(id);
-  std::erase_if(next_.completions_to_send, [id](const auto& order) { return order.peer == id; });
+  std::erase_if(next_.completions_to_send, [&](const CompletionToSend& order) {
+    if (order.peer != id) return false;
+    owe_end({gone.address, gone.reply.incarnation, order.lease,
+             saturating_add(now, options_.config.handshake_timeout)});
+    return true;
+  });
   for (auto& [request, load] : loads_) {
     if (load.peer != id) continue;
     load.tracked = false;

@@ -77,6 +77,8 @@ std::string_view counter_name(Counter counter) {
       return "refused_admissions";
     case Counter::kFallbacks:
       return "fallbacks";
+    case Counter::kEventsDropped:
+      return "events_dropped";
     case Counter::kCount:
       break;
   }

@@ -35,7 +35,6 @@ struct LeaseConfig {
   bool allow_unvalidated_peers = false;                                   // L28
   bool enforce_handshake_compat = true;          // L30; false is the documented switch (D15)
   std::uint32_t notification_bytes_max = 8192;   // L17
-  std::uint32_t tracked_leases_max = 1'000'000;  // D: requests tracked at once (L43)
   bool operator==(const LeaseConfig&) const = default;
 };
 

@@ -1,0 +1,132 @@
+// The scheduler half on its own, for what whole engines (tests/pairs) are never made to do: peers
+// whose geometry is not ours, events that nobody takes.
+#include "kvlease/connector/scheduler_connector.h"
+
+#include <gtest/gtest.h>
+
+namespace kvlease {
+namespace {
+
+using std::chrono::seconds;
+
+CompatibilityIdentity identity() {
+  return {.model = "m",
+          .dtype = "bytes2",
+          .num_layers = 1,
+          .num_kv_heads = 1,
+          .head_dim = 4,
+          .block_size = 4,
+          .transfer_mode = "pull",
+          .kv_cache_layout = "l"};
+}
+
+RankMetadata rank_with(std::vector<KvRegion> regions) {
+  return {.agent_name = AgentName("p/0/00000000000000aa.0"),
+          .agent_metadata = Bytes(1, std::byte{1}),
+          .num_blocks = 8,
+          .regions = std::move(regions),
+          .entries_address = 1 << 20,
+          .entries_count = 16};
+}
+
+class SchedulerConnectorTest : public testing::Test {
+ protected:
+  SchedulerConnectorTest()
+      : connector_({.facts = {.engine_id = EngineId("d"),
+                              .incarnation = Incarnation(1),
+                              .word_high = 7,
+                              .identity = identity(),
+                              .advertise_host = "127.0.0.1",
+                              .advertise_port = 1},
+                    .config = {},
+                    .num_blocks = 8,
+                    .allow_peers = {"127.0.0.1"},
+                    .seed = 1}) {
+    connector_.set_xfer_handshake_metadata(
+        {rank_with({{.base_address = 4096, .block_len_bytes = 64}})});
+  }
+
+  // A request that names engine p, whose handshake answers with these regions.
+  void ask(std::vector<KvRegion> regions) {
+    const RequestId id("r");
+    const std::vector<TokenId> prompt{1, 2, 3, 4};
+    const std::vector<std::string> cache_keys;
+    const std::optional<KvTransferParams> params =
+        KvTransferParams{.do_remote_prefill = true,
+                         .remote_block_ids = {{{BlockId(0)}}},
+                         .remote_engine_id = EngineId("p"),
+                         .remote_request_id = LeaseId("l"),
+                         .remote_host = "127.0.0.1",
+                         .remote_port = 2};
+    connector_.on_new_request({.id = id,
+                               .client_id = "r",
+                               .prompt_token_ids = prompt,
+                               .cache_keys = cache_keys,
+                               .kv_transfer_params = params},
+                              at(0));
+    const auto handshakes = connector_.take_handshakes(at(0));
+    ASSERT_EQ(handshakes.size(), 1u);
+    connector_.on_handshake(handshakes[0].address,
+                            HandshakeReply{.engine_id = EngineId("p"),
+                                           .incarnation = Incarnation(9),
+                                           .identity = identity(),
+                                           .times = connector_.config().times,
+                                           .ranks = {rank_with(std::move(regions))}},
+                            at(0));
+  }
+
+  std::string refusal() {
+    for (const Event& event : connector_.take_events()) {
+      if (event.kind == EventKind::kHandshakeFailed) return event.detail;
+    }
+    return "none";
+  }
+
+  static Instant at(int second) { return kTimeZero + seconds(second); }
+
+  SchedulerConnector connector_;
+};
+
+// L30: whose blocks are longer than ours would be read past their ends.
+TEST_F(SchedulerConnectorTest, APeerWithBlocksOfAnotherLengthIsRefused) {
+  ask({{.base_address = 4096, .block_len_bytes = 128}});
+  EXPECT_EQ(connector_.counters().value(Counter::kHandshakesFailed), 1u);
+  EXPECT_EQ(refusal(), "a block of the peer's region 0 has 128 bytes, here it has 64");
+  EXPECT_TRUE(connector_.build_connector_meta(at(0)).peers_to_add.empty());
+}
+
+TEST_F(SchedulerConnectorTest, APeerWithMoreRegionsIsRefused) {
+  ask({{.base_address = 4096, .block_len_bytes = 64},
+       {.base_address = 8192, .block_len_bytes = 64}});
+  EXPECT_EQ(refusal(), "the peer has 2 regions on a rank, this engine 1");
+}
+
+// L28: a reference without `kvlease` from a peer that announced entries is invalid, and nothing of
+// it is sent (L52).
+TEST_F(SchedulerConnectorTest, APeerThatFitsIsAddedAndAReferenceWithoutSealIsRefused) {
+  ask({{.base_address = 8192, .block_len_bytes = 64}});
+  EXPECT_EQ(refusal(), "none");
+  const ConnectorMetadata metadata = connector_.build_connector_meta(at(0));
+  EXPECT_EQ(metadata.peers_to_add.size(), 1u);
+  EXPECT_TRUE(metadata.heartbeat_by_engine.empty());
+  EXPECT_TRUE(metadata.completions_to_send.empty());
+  EXPECT_EQ(connector_.counters().value(Counter::kInvalidReferences), 1u);
+  const ConnectorUpdate update =
+      connector_.update_connector_output(std::vector<WorkerOutput>(1), at(0));
+  ASSERT_EQ(update.failed_recving.size(), 1u);
+  EXPECT_EQ(update.failed_recving[0].failure, LoadFailure::kInvalidReference);
+}
+
+// L43: events that nobody takes do not pile up.
+TEST_F(SchedulerConnectorTest, EventsThatNobodyTakesAreDroppedAtABound) {
+  WorkerOutput output;
+  output.events.resize(40'000);
+  for (int step = 0; step < 2; ++step) {
+    connector_.update_connector_output(std::vector{output}, at(step));
+  }
+  EXPECT_EQ(connector_.take_events().size(), 65'536u);
+  EXPECT_EQ(connector_.counters().value(Counter::kEventsDropped), 80'000u - 65'536u);
+}
+
+}  // namespace
+}  // namespace kvlease
