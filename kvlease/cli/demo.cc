@@ -9,8 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "kvlease/cli/cluster.h"
 #include "kvlease/cli/command.h"
+#include "kvlease/runtime/process.h"
+#include "kvlease/serving/cluster.h"
 #include "kvlease/wire/json_fields.h"
 
 namespace kvlease {
@@ -49,7 +50,8 @@ class Demo {
  public:
   explicit Demo(const DemoOptions& options)
       : options_(options),
-        cluster_([this](const InstanceEvent& event) { on_event(event); }),
+        cluster_({.binary = self_executable_path(),
+                  .on_event = [this](const InstanceEvent& event) { on_event(event); }}),
         begun_(cluster_.now()) {}
 
   Result<void> run() {
@@ -163,8 +165,10 @@ Result<void> Demo::start_instances() {
   for (const auto& instance : instances) {
     std::vector<std::string> arguments = instance_arguments(instance.role);
     arguments.insert(arguments.end(), instance.faults.begin(), instance.faults.end());
-    if (auto started = cluster_.start(instance.name, std::move(arguments)); !started)
+    if (auto started = cluster_.start(instance.name, {.arguments = std::move(arguments)});
+        !started) {
       return started;
+    }
   }
   return {};
 }
@@ -259,12 +263,8 @@ Result<void> Demo::read_stale(const std::string& decoder, bool should_be_identic
 }
 
 Result<void> Demo::wait_for_blocks() {
-  Result<InstanceLedger> ledger = cluster_.ledger("P");
-  const Instant end = cluster_.now() + std::chrono::seconds{30};
-  while (ledger && ledger->live > 0 && cluster_.now() < end) {
-    cluster_.wait_until([] { return false; }, std::chrono::milliseconds{50});
-    ledger = cluster_.ledger("P");
-  }
+  const auto ledger = cluster_.wait_for_ledger(
+      "P", std::chrono::seconds{30}, [](const InstanceLedger& seen) { return seen.live == 0; });
   if (!ledger) return std::unexpected(ledger.error());
   ledger_ = *ledger;
   for (const char* name : {"P", "D", "D-late", "D-blind", "single"}) {
@@ -286,8 +286,7 @@ bool Demo::summarize() {
   }
   const std::uint64_t heartbeats = events_seen_["D heartbeat_sent"];
   const bool rejected = events_seen_["D-late read_rejected"] > 0;
-  const bool blocks_back = ledger_.live == 0 && ledger_.blocks_leased == 0 &&
-                           ledger_.blocks_in_use == 0 && ledger_.balanced;
+  const bool blocks_back = ledger_.all_blocks_back();
   std::printf("\nleases granted by P        %llu\n",
               static_cast<unsigned long long>(ledger_.granted));
   for (const auto& [end, count] : ledger_.ended) {

@@ -1,12 +1,12 @@
 // Implements cluster.h.
-#include "kvlease/cli/cluster.h"
+#include "kvlease/serving/cluster.h"
 
 #include <algorithm>
-#include <charconv>
 #include <csignal>
 #include <utility>
 
 #include "kvlease/base/check.h"
+#include "kvlease/base/text.h"
 #include "kvlease/wire/json_fields.h"
 
 namespace kvlease {
@@ -17,6 +17,7 @@ constexpr Duration kCallLimit = std::chrono::seconds{60};
 constexpr Duration kStopLimit = std::chrono::seconds{20};
 constexpr std::string_view kListening = "listening on ";
 constexpr std::size_t kLastLinesMax = 10;
+constexpr Duration kAskAgain = std::chrono::milliseconds{20};
 
 bool any_text(std::string_view) { return true; }
 constexpr TextRule kAnyText{"a string", any_text};
@@ -26,9 +27,7 @@ std::optional<std::uint16_t> port_of(std::string_view line) {
   const std::size_t end = address.find(' ');
   const std::size_t colon = address.rfind(':', end);
   if (end == std::string_view::npos || colon == std::string_view::npos) return std::nullopt;
-  std::uint16_t port = 0;
-  const auto parsed = std::from_chars(address.data() + colon + 1, address.data() + end, port);
-  return parsed.ec == std::errc{} ? std::optional(port) : std::nullopt;
+  return parse_number<std::uint16_t>(address.substr(colon + 1, end - colon - 1));
 }
 
 std::optional<InstanceEvent> parse_event(std::string_view line, std::string instance, Instant at) {
@@ -77,14 +76,14 @@ std::string completion_request(const Cluster::CompletionCall& call) {
   body.string("model", "synthetic");
   body.string("prompt", call.prompt);
   body.integer("max_tokens", call.max_tokens);
+  if (call.ignore_eos) body.boolean("ignore_eos", true);
   if (!call.kv_transfer_params.empty()) body.json("kv_transfer_params", call.kv_transfer_params);
   return body.take();
 }
 
 }  // namespace
 
-Cluster::Cluster(std::function<void(const InstanceEvent&)> on_event)
-    : on_event_(std::move(on_event)) {}
+Cluster::Cluster(Options options) : options_(std::move(options)) {}
 
 Cluster::~Cluster() = default;
 
@@ -94,14 +93,16 @@ Cluster::Child& Cluster::child(const std::string& name) {
   return *it;
 }
 
-Result<void> Cluster::start(const std::string& name, std::vector<std::string> arguments) {
+Result<void> Cluster::start(const std::string& name, StartOptions options) {
+  KVL_CHECK(std::ranges::find(children_, name, &Child::name) == children_.end(), "a new name");
   Child& child = children_.emplace_back();
   child.name = name;
-  std::vector<std::string> argv{self_executable_path(), "serve", "--port", "0", "--log-events"};
-  argv.insert(argv.end(), arguments.begin(), arguments.end());
+  std::vector<std::string> argv{options_.binary, "serve", "--port", std::to_string(options.port),
+                                "--log-events"};
+  argv.insert(argv.end(), options.arguments.begin(), options.arguments.end());
   auto process = ChildProcess::spawn(
       loop_, {.argv = std::move(argv),
-              .environment = {},
+              .environment = std::move(options.environment),
               .on_line = [this, &child](OutputStream stream,
                                         std::string_view line) { on_line(child, stream, line); },
               .on_exit = [&child](ExitStatus status) { child.exit = status; }});
@@ -127,6 +128,8 @@ Result<void> Cluster::stop(const std::string& name) {
   return error(ErrorCode::kUnavailable, "instance " + name + ": " + to_string(*child.exit));
 }
 
+void Cluster::signal(const std::string& name, int signal) { child(name).process->kill(signal); }
+
 void Cluster::on_line(Child& child, OutputStream stream, std::string_view line) {
   if (stream == OutputStream::kStderr) {
     if (child.last_lines.size() == kLastLinesMax) child.last_lines.erase(child.last_lines.begin());
@@ -134,11 +137,13 @@ void Cluster::on_line(Child& child, OutputStream stream, std::string_view line) 
   } else if (line.starts_with(kListening)) {
     child.port = port_of(line).value_or(0);
   } else if (const auto event = parse_event(line, child.name, loop_.now())) {
-    on_event_(*event);
+    options_.on_event(*event);
   }
 }
 
-Result<HttpResponse> Cluster::call(HttpCallOptions options) {
+Result<HttpResponse> Cluster::call(const std::string& name, HttpCallOptions options) {
+  options.host = "127.0.0.1";
+  options.port = child(name).port;
   options.timeout = kCallLimit;
   std::optional<Result<HttpResponse>> answer;
   const HttpCall call = HttpCall::start(
@@ -172,8 +177,7 @@ Result<CompletionResult> Cluster::complete(const std::string& name, const Comple
 }
 
 Result<InstanceLedger> Cluster::ledger(const std::string& name) {
-  const auto response =
-      call({.host = "127.0.0.1", .port = child(name).port, .target = "/kvlease/v1/leases"});
+  const auto response = call(name, {.target = "/kvlease/v1/leases"});
   if (!response) return std::unexpected(response.error());
   std::optional<Error> problem;
   JsonObject json = open_json(response->body, 1 << 26, "the leases", problem);
@@ -193,8 +197,24 @@ Result<InstanceLedger> Cluster::ledger(const std::string& name) {
     blocks->integer("quarantined", {}, result.blocks_quarantined);
     blocks->integer("in_use", {}, result.blocks_in_use);
   }
+  if (auto counters = json.object("counters", true)) {
+    for (const auto& [counter, count] : counters->rest()) {
+      result.counters.emplace(counter, json_integer(count, {}).value_or(0));
+    }
+  }
   if (problem) return std::unexpected(*problem);
   return result;
+}
+
+Result<InstanceLedger> Cluster::wait_for_ledger(
+    const std::string& name, Duration limit,
+    const std::function<bool(const InstanceLedger&)>& condition) {
+  const Instant end = saturating_add(loop_.now(), limit);
+  for (;;) {
+    Result<InstanceLedger> seen = ledger(name);
+    if (!seen || condition(*seen) || loop_.now() >= end) return seen;
+    wait_until([] { return false; }, kAskAgain);
+  }
 }
 
 bool Cluster::wait_until(const std::function<bool()>& condition, Duration limit) {

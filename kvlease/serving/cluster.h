@@ -1,10 +1,11 @@
-// Instances as child processes for the demo, driven step by step: starting them, calling them over
-// HTTP, and waiting for what their events say.
+// Instances as child processes, for the demo and for tests, driven step by step: starting them,
+// calling and signalling them, and waiting for what their events say.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -36,7 +37,7 @@ struct CompletionResult {
   std::string kv_transfer_params;  // JSON, empty when the answer had none
 };
 
-// What GET /kvlease/v1/leases says, as far as the demo needs it.
+// What GET /kvlease/v1/leases says, as far as it is needed here.
 struct InstanceLedger {
   std::uint64_t granted = 0;
   std::uint64_t live = 0;
@@ -45,24 +46,49 @@ struct InstanceLedger {
   std::uint64_t blocks_quarantined = 0;
   std::uint64_t blocks_in_use = 0;
   bool balanced = false;
+  std::map<std::string, std::uint64_t> counters;  // by counter_name
+
+  // Nothing is leased or running any more, and every lease that there was has one end (L6).
+  bool all_blocks_back() const {
+    return live == 0 && blocks_leased == 0 && blocks_in_use == 0 && balanced;
+  }
 };
 
 class Cluster {
  public:
-  // on_event: called for every event of every instance, as it arrives.
-  explicit Cluster(std::function<void(const InstanceEvent&)> on_event);
+  struct Options {
+    std::string binary;  // path of `kvlease`
+    // Called for every event of every instance, as it arrives.
+    std::function<void(const InstanceEvent&)> on_event;
+  };
+  explicit Cluster(Options options);
   Cluster(const Cluster&) = delete;
   Cluster& operator=(const Cluster&) = delete;
   // Kills what still runs.
   ~Cluster();
 
-  // Starts `kvlease serve` with these arguments on a free port, and waits until it listens.
+  struct StartOptions {
+    std::vector<std::string> arguments;
+    std::vector<EnvironmentVariable> environment = {};
+    std::uint16_t port = 0;  // 0: any free one
+  };
+  // Starts `kvlease serve` and waits until it listens. Requires: a new name.
   // Errors: kUnavailable with what the process said when it does not come up.
-  Result<void> start(const std::string& name, std::vector<std::string> arguments);
+  Result<void> start(const std::string& name, StartOptions options);
 
   // SIGTERM, then waits for the exit. Errors: kTimeout, or kUnavailable for another exit code than
   // 0.
   Result<void> stop(const std::string& name);
+  void signal(const std::string& name, int signal);
+  bool running(const std::string& name) { return !child(name).exit; }
+  std::uint16_t port(const std::string& name) { return child(name).port; }
+  // The last lines that it wrote to stderr, at most ten.
+  const std::vector<std::string>& last_lines(const std::string& name) {
+    return child(name).last_lines;
+  }
+
+  // Any other call; waits for the answer. Errors: the client's.
+  Result<HttpResponse> call(const std::string& name, HttpCallOptions options);
 
   // A completion; `kv_transfer_params` is JSON or empty. Waits for the answer.
   // Errors: the client's; kUnavailable with the body for another status than 200.
@@ -71,9 +97,10 @@ class Cluster {
     std::uint32_t max_tokens = 16;
     std::string request_id;
     std::string kv_transfer_params;
+    bool ignore_eos = false;
   };
   Result<CompletionResult> complete(const std::string& name, const CompletionCall& call);
-  // The same, begun now: the answer is looked for later.
+  // The same, begun now: the answer is looked for later; dropping it hangs up.
   struct PendingCompletion {
     std::optional<Result<CompletionResult>> result;
     HttpCall call;
@@ -82,6 +109,10 @@ class Cluster {
                                                       const CompletionCall& call);
 
   Result<InstanceLedger> ledger(const std::string& name);
+  // The first ledger that has what is asked for, or the last one at the limit.
+  Result<InstanceLedger> wait_for_ledger(
+      const std::string& name, Duration limit,
+      const std::function<bool(const InstanceLedger&)>& condition);
 
   // Runs the loop until the condition holds; false at the limit.
   bool wait_until(const std::function<bool()>& condition, Duration limit);
@@ -98,10 +129,9 @@ class Cluster {
   };
   Child& child(const std::string& name);
   void on_line(Child& child, OutputStream stream, std::string_view line);
-  Result<HttpResponse> call(HttpCallOptions options);
 
   EventLoop loop_;
-  std::function<void(const InstanceEvent&)> on_event_;
+  Options options_;
   std::deque<Child> children_;  // addresses stay: callbacks hold them
 };
 
