@@ -1,11 +1,12 @@
 // Implements instance.h: the routes, and how an output becomes an answer.
 #include "kvlease/serving/instance.h"
 
-#include <chrono>
 #include <string_view>
 #include <utility>
 
+#include "kvlease/runtime/wall_clock.h"
 #include "kvlease/wire/json_fields.h"
+#include "kvlease/wire/secret.h"
 
 namespace kvlease {
 namespace {
@@ -139,7 +140,7 @@ void Instance::handle(HttpRequest request, HttpResponder responder) {
 
 bool Instance::has_peer_key(const HttpRequest& request) const {
   const std::string& key = options_.engine.peer_key;
-  return key.empty() || request.headers.find(kPeerKeyHeader).value_or("") == key;
+  return key.empty() || secret_matches(request.headers.find(kPeerKeyHeader).value_or(""), key);
 }
 
 void Instance::complete(const HttpRequest& request, HttpResponder responder) {
@@ -198,9 +199,7 @@ void Instance::answer(Pending pending, RequestOutput output) {
     return;
   }
   CompletionAnswer& answer = pending.answer;
-  answer.created_seconds = std::chrono::duration_cast<std::chrono::seconds>(
-                               std::chrono::system_clock::now().time_since_epoch())
-                               .count();
+  answer.created_seconds = unix_seconds();
   answer.finish_reason = *output.finish_reason;
   answer.num_cached_tokens = output.num_cached_tokens;
   answer.kv_transfer_params = std::move(output.kv_transfer_params);

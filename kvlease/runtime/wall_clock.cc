@@ -1,0 +1,14 @@
+// Implements wall_clock.h.
+#include "kvlease/runtime/wall_clock.h"
+
+#include <chrono>
+
+namespace kvlease {
+
+std::int64_t unix_seconds() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace kvlease

@@ -1,0 +1,11 @@
+// The date, for what people and foreign programs read; everything else lives on the loop's clock.
+#pragma once
+
+#include <cstdint>
+
+namespace kvlease {
+
+// Seconds of the Unix epoch. May jump.
+std::int64_t unix_seconds();
+
+}  // namespace kvlease
