@@ -89,6 +89,7 @@ class FaultyTransport final : public Transport {
   };
 
   Trigger trigger(const Strikes& strikes) { return {strikes, mix64(plan_.seed) + ++triggers_}; }
+  bool strikes(Trigger& trigger) { return trigger.strikes() && now_ < plan_.ends_at; }
   bool is_dead(const AgentName& peer) const;
   Result<DescListHandle> note_list(Result<DescListHandle> handle, std::optional<AgentName> peer,
                                    std::span<const MemoryRegion> descriptors);
@@ -203,9 +204,9 @@ Result<TransferHandle> FaultyTransport::post_read(DescListHandle local, DescList
   if (auto bytes = paired_bytes(into.descriptors, out_of.descriptors, indices); !bytes) {
     return std::unexpected(bytes.error());
   }
-  const bool refused = refuse_post_.strikes();
-  const bool delayed = delay_post_.strikes();
-  Read read{.peer = *out_of.peer, .fails = fail_read_.strikes(), .hangs = hang_read_.strikes()};
+  const bool refused = strikes(refuse_post_);
+  const bool delayed = strikes(delay_post_);
+  Read read{.peer = *out_of.peer, .fails = strikes(fail_read_), .hangs = strikes(hang_read_)};
   if (refused || is_dead(read.peer)) {
     return error(ErrorCode::kSuspectPeer, "fault: a read from " + read.peer.str() + " is refused");
   }
@@ -258,11 +259,11 @@ Result<void> FaultyTransport::send_notif(const AgentName& peer,
   if (!peers_.contains(peer) || payload.size() > notification_bytes_max()) {
     return inner_->send_notif(peer, payload);
   }
-  const bool refused = refuse_notif_.strikes();
-  const bool dropped = drop_notif_.strikes();
-  const bool twice = duplicate_notif_.strikes();
-  const Duration delay = delay_notif_.strikes() ? plan_.notif_delay : Duration::zero();
-  const bool overtakes = reorder_notif_.strikes();
+  const bool refused = strikes(refuse_notif_);
+  const bool dropped = strikes(drop_notif_);
+  const bool twice = strikes(duplicate_notif_);
+  const Duration delay = strikes(delay_notif_) ? plan_.notif_delay : Duration::zero();
+  const bool overtakes = strikes(reorder_notif_);
   if (refused || is_dead(peer)) {
     return error(ErrorCode::kSuspectPeer, "fault: a notification to " + peer.str() + " is refused");
   }

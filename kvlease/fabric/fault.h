@@ -55,6 +55,9 @@ struct FaultPlan {
   Strikes fail_read;  // kError once the real read is final, whatever has landed
   Strikes hang_read;  // in progress for ever, though its bytes land
 
+  // No call is struck from then on; what was struck before stays so.
+  Instant ends_at = kNever;
+
   // From `at` on calls that name the peer answer kSuspectPeer, its notifications are lost and its
   // reads end in kError, those under way once they are quiet (L26).
   std::vector<PeerDeath> peer_deaths;

@@ -200,6 +200,17 @@ TEST(Fault, PeerDiesAtItsTime) {
   EXPECT_EQ(pair.received(), "a");
 }
 
+TEST(Fault, NothingIsStruckAfterTheEnd) {
+  Pair pair(kAtOnce, {.drop_notif = Strikes::always(), .ends_at = at_us(5)});
+  EXPECT_TRUE(pair.notify("a"));
+  pair.turn(at_us(4));
+  EXPECT_TRUE(pair.notify("b"));
+  pair.turn(at_us(5));
+  EXPECT_TRUE(pair.notify("c"));
+  pair.network.advance_to(at_us(6));
+  EXPECT_EQ(pair.received(), "c");
+}
+
 TEST(Fault, SameSeedSameFaultsAndOneFaultDoesNotShiftAnother) {
   const Strikes half{.numerator = 1, .denominator = 2};
   const std::string first = deliver({.seed = 1, .drop_notif = half}, 400);
