@@ -121,7 +121,7 @@ Ticket World::add_request(const std::string& name, NewRequest request) {
     outcomes_.back().error_message = id.error().message;
     outcomes_.back().finished_at = now_;
   }
-  if (!is_stopped(name)) turn(name, hosts_.at(name));
+  turn_unless_stopped(name);
   return ticket;
 }
 
@@ -152,7 +152,18 @@ void World::abort(Ticket ticket) {
   const Outcome& outcome = outcomes_[ticket];
   if (outcome.finish_reason) return;
   engine(outcome.engine).core().abort(outcome.id, now_);
-  if (!is_stopped(outcome.engine)) turn(outcome.engine, hosts_.at(outcome.engine));
+  turn_unless_stopped(outcome.engine);
+}
+
+bool World::release(const std::string& name, const LeaseId& lease) {
+  const bool found = engine(name).core().release(lease);
+  turn_unless_stopped(name);
+  return found;
+}
+
+void World::refuse_request(const std::string& name, NewRequest request) {
+  engine(name).core().refuse_request(std::move(request), now_);
+  turn_unless_stopped(name);
 }
 
 std::string World::params_of_prefill(const std::string& name, const std::string& text) {
@@ -206,6 +217,11 @@ void World::turn_all_due() {
   }
 }
 
+// The host's loop was given something: the next turn is due at once.
+void World::turn_unless_stopped(const std::string& name) {
+  if (!is_stopped(name)) turn(name, hosts_.at(name));
+}
+
 void World::turn(const std::string& name, Host& host) {
   host.instance->turn(now_);
   for (RequestOutput& output : host.instance->core().take_outputs()) take(name, std::move(output));
@@ -249,7 +265,9 @@ void World::take(const std::string& name, RequestOutput output) {
 
 Instant World::next_instant() {
   Instant next = network_.next_event();
-  for (const auto& [key, pending] : handshakes_) next = earlier(next, pending.due);
+  for (const auto& [key, pending] : handshakes_) {
+    if (!waits_for_stopped(key)) next = earlier(next, pending.due);
+  }
   for (auto& [name, host] : hosts_) {
     if (host.instance && !host.stopped) next = earlier(next, host.instance->next_deadline(now_));
   }
@@ -293,17 +311,21 @@ void World::begin_handshake(const std::string& asker,
   handshakes_.insert_or_assign({asker, handshake.address}, std::move(pending));
 }
 
+bool World::waits_for_stopped(const HandshakeKey& key) {
+  const Host* const answerer = host_at(key.second.port);
+  return is_stopped(key.first) || (answerer != nullptr && answerer->stopped);
+}
+
 void World::carry_due_handshakes() {
   for (auto it = handshakes_.begin(); it != handshakes_.end();) {
-    const auto& [asker, address] = it->first;
-    Host* const answerer = host_at(address.port);
-    Host& asking = hosts_.at(asker);
-    if (it->second.due > now_ || asking.stopped || (answerer && answerer->stopped)) {
+    if (it->second.due > now_ || waits_for_stopped(it->first)) {
       ++it;
       continue;
     }
     const auto taken = handshakes_.extract(it++);
+    const auto& [asker, address] = taken.key();
     const PendingHandshake& pending = taken.mapped();
+    Host& asking = hosts_.at(asker);
     asking.instance->connector().on_handshake(
         address,
         pending.refused ? error(ErrorCode::kUnavailable, "connection refused")

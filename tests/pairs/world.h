@@ -87,6 +87,10 @@ class World {
                 std::uint32_t max_tokens);
   Ticket complete(const std::string& engine, const std::string& prompt, std::uint32_t max_tokens);
   void abort(Ticket ticket);
+  // By HTTP (L10). False: not found.
+  bool release(const std::string& engine, const LeaseId& lease);
+  // Answered with 4xx by the host itself (L33).
+  void refuse_request(const std::string& engine, NewRequest request);
   // Prefills in as much time as it takes and returns the params.
   std::string params_of_prefill(const std::string& engine, const std::string& prompt);
   const Outcome& outcome(Ticket ticket) const { return outcomes_[ticket]; }
@@ -128,9 +132,11 @@ class World {
   void start(const std::string& name);
   void turn_all_due();
   void turn(const std::string& name, Host& host);
+  void turn_unless_stopped(const std::string& name);
   void take(const std::string& name, RequestOutput output);
   void begin_handshake(const std::string& asker, SchedulerConnector::HandshakeToMake handshake);
   void carry_due_handshakes();
+  bool waits_for_stopped(const HandshakeKey& key);
   Result<HandshakeReply> answer(const PeerAddress& address, const HandshakeRequest& request);
   Host* host_at(std::uint16_t port);
   Instant next_instant();
