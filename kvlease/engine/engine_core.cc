@@ -1,6 +1,7 @@
 // Implements engine_core.h: the order of one turn.
 #include "kvlease/engine/engine_core.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "kvlease/base/check.h"
@@ -43,7 +44,8 @@ Instant EngineCore::turn(Instant now) {
   }
   KVL_CHECK(scheduler_.pool().counts().lease_refs == connector_.leases().ledger().live_blocks,
             "the ledger and the pool count the same references of leases (L6)");
-  wake_requested_ = ordered ? now : next_deadline(now);  // an order may be done already
+  // An order may be done already; and what is overdue was not asked for earlier than now (L47).
+  wake_requested_ = ordered ? now : std::max(now, next_deadline(now));
   return wake_requested_;
 }
 
