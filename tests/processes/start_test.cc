@@ -1,0 +1,64 @@
+// What an instance refuses to start with, in words that tell the way out, and what it takes.
+#include "tests/processes/handoff_testing.h"
+
+namespace kvlease {
+namespace {
+
+class Start : public ProcessTest {};
+
+TEST_F(Start, RefusesWhatItCannotHonour) {  // L13, L51, L7
+  const auto extra = [](const std::string& option) { return transfer_config("kv_both", option); };
+  const struct {
+    std::vector<std::string> arguments;
+    std::vector<std::string> words;
+  } rows[] = {
+      {extra(R"("kv_lease_duration":0)"), {"exit code 2", "kv_lease_duration", "0.05"}},
+      {extra(R"("kv_lease_duration":-1)"), {"exit code 2", "kv_lease_duration", "-1"}},
+      {extra(R"("kv_lease_duration":NaN)"), {"exit code 2", "--kv-transfer-config", "JSON"}},
+      {extra(R"("kv_lease_duration":"NaN")"), {"exit code 2", "kv_lease_duration", "NaN"}},
+      {extra(R"("kv_lease_duration":"30")"), {"exit code 2", "kv_lease_duration"}},
+      {extra(R"("kv_lease_duraton":30)"), {"exit code 2", "kv_lease_duraton"}},
+      {extra(R"("kv_lease_duration":6,"kv_heartbeat_interval":3)"),
+       {"exit code 2", "kv_heartbeat_interval"}},
+      {transfer_config("kv_both", "", "a/b"), {"exit code 2", "engine_id", "a/b"}},
+      {transfer_config("producer", ""), {"exit code 2", "kv_role", "producer"}},
+      {{"--kv-transfer-config", "{"}, {"exit code 2", "--kv-transfer-config"}},
+      {{"--kv-transfer-config", "@/nonexistent.json"}, {"exit code 2", "/nonexistent.json"}},
+      {{"--host", "0.0.0.0"}, {"exit code 2", "0.0.0.0", "--peer-key", "--insecure-peers"}},
+      {{"a-model.gguf"}, {"exit code 2", "a-model.gguf", "synthetic"}},
+      {{"--num-kv-heads", "3", "--tensor-parallel-size", "2"}, {"exit code 1", "3", "2"}},
+      {{"--block-size", "0"}, {"--block-size"}},
+      {{"--no-such-flag"}, {"--no-such-flag"}},
+      {{"--nixl-path", "/nonexistent"},
+       {"exit code 1", "/nonexistent", "NIXL cannot be loaded", "`./dev deps`"}},
+  };
+  int number = 0;
+  for (const auto& row : rows) {
+    const std::string name = "row " + std::to_string(number++);
+    const auto started = cluster_.start(name, {.arguments = row.arguments});
+    ASSERT_FALSE(started) << name;
+    for (const std::string& word : row.words) {
+      EXPECT_NE(started.error().message.find(word), std::string::npos)
+          << word << " is not in: " << started.error().message;
+    }
+  }
+}
+
+// From vLLM's documentation of the NIXL connector, word for word.
+TEST_F(Start, TakesTheConfigurationThatVllmDocuments) {
+  start("documented", {"--kv-transfer-config", R"({
+  "kv_connector":"NixlConnector",
+  "kv_role":"kv_both",
+  "kv_buffer_device":"cuda",
+  "kv_connector_extra_config":{"backends":["UCX"]}
+})"});
+  std::string said;
+  for (const std::string& line : cluster_.last_lines("documented")) said += line + '\n';
+  EXPECT_NE(said.find("kv_buffer_device"), std::string::npos) << said;  // L13: one warning each
+  EXPECT_NE(said.find("backends"), std::string::npos) << said;
+  const std::string prompt = prompt_text(1);
+  EXPECT_EQ(decode("documented", prompt, ""), expected_text(prompt));
+}
+
+}  // namespace
+}  // namespace kvlease
