@@ -1,15 +1,19 @@
-// `kvlease demo`: a prefill and a decode instance as real processes over real NIXL. Tells what
-// happens as it happens, compares every text with a single instance's, forces a stale read twice
-// (validated: rejected and recomputed; unvalidated: wrong text), and ends with a table. Exit code 0
-// only if all is as it should.
+// `kvlease demo`: a prefill and decode instances as real processes over real NIXL. Tells what
+// happens as it happens: hand-offs, a decoder that waits and renews, one that is killed, and a
+// stale read twice (validated: rejected and recomputed; unvalidated: wrong text). Compares every
+// text with a single instance's and ends with a table. Exit code 0 only if all is as it should be.
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
+#include <csignal>
 #include <cstdio>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "kvlease/cli/command.h"
+#include "kvlease/cli/validators.h"
+#include "kvlease/core/lease_config.h"
 #include "kvlease/runtime/process.h"
 #include "kvlease/serving/cluster.h"
 #include "kvlease/wire/json_fields.h"
@@ -57,6 +61,8 @@ class Demo {
   Result<void> run() {
     if (const auto done = start_instances(); !done) return done;
     if (const auto done = hand_over_prompts(); !done) return done;
+    if (const auto done = wait_long(); !done) return done;
+    if (const auto done = kill_decoder(); !done) return done;
     if (const auto done = read_stale("D-late", true); !done) return done;
     if (const auto done = read_stale("D-blind", false); !done) return done;
     return wait_for_blocks();
@@ -68,12 +74,17 @@ class Demo {
  private:
   Result<void> start_instances();
   Result<void> hand_over_prompts();
+  Result<void> wait_long();
+  Result<void> kill_decoder();
   Result<void> read_stale(const std::string& decoder, bool should_be_identical);
   Result<void> overwrite_freed_blocks();
   Result<void> wait_for_blocks();
   Result<std::string> expected_text(const std::string& prompt);
   Result<std::string> prefill(const std::string& prompt, const std::string& id);
   std::vector<std::string> instance_arguments(const std::string& role) const;
+  LeaseTimes lease_times() const {
+    return derive_lease_times(Duration(std::llround(options_.lease_seconds * 1e9)));
+  }
   void on_event(const InstanceEvent& event);
   void say(const std::string& who, const std::string& what);
 
@@ -83,7 +94,12 @@ class Demo {
   std::uint32_t next_prompt_ = 0;
   std::vector<Row> rows_;
   std::map<std::string, std::uint64_t> events_seen_;  // by "instance kind"
+  std::string last_granted_;
   std::string last_lease_end_;
+  Instant last_grant_at_{};
+  Instant last_heartbeat_at_{};
+  double reclaim_seconds_ = 0;        // from the kill to the last block free …
+  double reclaim_bound_seconds_ = 0;  // … and by when it had to be
   InstanceLedger ledger_;
 };
 
@@ -99,6 +115,8 @@ void Demo::on_event(const InstanceEvent& event) {
   char length[32];
   std::snprintf(length, sizeof length, "%.3f s", event.length_seconds);
   if (event.kind == "lease_granted") {
+    last_grant_at_ = event.at;
+    last_granted_ = event.lease;
     say(event.instance, "grants lease " + event.lease + " on " + blocks + " for " + length);
   } else if (event.kind == "lease_ended") {
     last_lease_end_ = event.lease;
@@ -109,7 +127,10 @@ void Demo::on_event(const InstanceEvent& event) {
   } else if (event.kind == "tracking_started") {
     say(event.instance, "keeps " + event.lease + " alive from now on");
   } else if (event.kind == "heartbeat_sent") {
-    say(event.instance, "sends a heartbeat for " + std::to_string(event.count) + " lease(s)");
+    last_heartbeat_at_ = event.at;
+    const bool lost = event.instance == "D-late" || event.instance == "D-blind";
+    say(event.instance, "sends a heartbeat for " + std::to_string(event.count) + " lease(s)" +
+                            (lost ? ", lost on purpose" : ""));
   } else if (event.kind == "read_posted") {
     say(event.instance, "reads " + blocks + " of " + event.lease);
   } else if (event.kind == "read_validated") {
@@ -154,6 +175,9 @@ Result<void> Demo::start_instances() {
       {"P", "kv_producer", {}},
       {"D", "kv_consumer", {}},
       {"single", "kv_both", {}},
+      {"D-slow",
+       "kv_consumer",
+       {"--fault-post-delay", std::to_string(options_.lease_seconds * 0.8)}},
       {"D-late",
        "kv_consumer",
        {"--fault-drop-heartbeats", "--fault-post-delay", std::to_string(late)}},
@@ -212,6 +236,56 @@ Result<void> Demo::hand_over_prompts() {
   return {};
 }
 
+// A decoder that gets to its read only long after the first lease: heartbeats keep the blocks.
+Result<void> Demo::wait_long() {
+  std::printf("\n--- a decoder that waits longer than one lease, and renews it\n");
+  const std::string prompt = prompt_text(next_prompt_++);
+  const auto expected = expected_text(prompt);
+  if (!expected) return std::unexpected(expected.error());
+  const Instant begin = cluster_.now();
+  const auto params = prefill(prompt, "patient");
+  if (!params) return std::unexpected(params.error());
+  const auto decoded = cluster_.complete("D-slow", {.prompt = prompt,
+                                                    .max_tokens = kMaxTokens,
+                                                    .request_id = "patient",
+                                                    .kv_transfer_params = *params});
+  if (!decoded) return std::unexpected(decoded.error());
+  rows_.push_back({.what = "renewed while waiting",
+                   .identical = decoded->text == *expected,
+                   .seconds = to_seconds(cluster_.now() - begin)});
+  return {};
+}
+
+// A decoder that dies with a lease in its queue: P has the blocks back seconds after its last
+// heartbeat.
+Result<void> Demo::kill_decoder() {
+  std::printf("\n--- a decoder is killed while its request waits\n");
+  const std::string prompt = prompt_text(next_prompt_++);
+  const auto params = prefill(prompt, "doomed");
+  if (!params) return std::unexpected(params.error());
+  last_lease_end_.clear();
+  const std::uint64_t heartbeats = events_seen_["D-slow heartbeat_sent"];
+  const auto decoding = cluster_.begin_completion("D-slow", {.prompt = prompt,
+                                                             .max_tokens = kMaxTokens,
+                                                             .request_id = "doomed",
+                                                             .kv_transfer_params = *params});
+  const Duration limit = std::chrono::seconds{60} + 2 * lease_times().duration;
+  cluster_.wait_until([&] { return events_seen_["D-slow heartbeat_sent"] >= heartbeats + 2; },
+                      limit);
+  cluster_.signal("D-slow", SIGKILL);
+  const Instant killed_at = cluster_.now();
+  say("demo", "kill -9 D-slow");
+  if (!cluster_.wait_until([&] { return last_lease_end_ == last_granted_; }, limit)) {
+    return error(ErrorCode::kTimeout, "P did not end the lease of the killed decoder");
+  }
+  const LeaseTimes times = lease_times();
+  const Instant bound =
+      std::max(last_grant_at_ + times.duration, last_heartbeat_at_ + times.extension);
+  reclaim_seconds_ = to_seconds(cluster_.now() - killed_at);
+  reclaim_bound_seconds_ = to_seconds(bound - killed_at);
+  return {};
+}
+
 // Prompts of other tenants, enough to use every block of P once.
 Result<void> Demo::overwrite_freed_blocks() {
   std::uint32_t used_tokens = 0;
@@ -243,8 +317,8 @@ Result<void> Demo::read_stale(const std::string& decoder, bool should_be_identic
                                                             .max_tokens = kMaxTokens,
                                                             .request_id = decoder,
                                                             .kv_transfer_params = *params});
-  const Duration limit = std::chrono::seconds{30};
-  if (!cluster_.wait_until([&] { return !last_lease_end_.empty(); }, limit)) {
+  const Duration limit = std::chrono::seconds{30} + 4 * lease_times().duration;
+  if (!cluster_.wait_until([&] { return last_lease_end_ == last_granted_; }, limit)) {
     return error(ErrorCode::kTimeout, "P did not end the lease");
   }
   if (const auto overwritten = overwrite_freed_blocks(); !overwritten) return overwritten;
@@ -294,9 +368,12 @@ bool Demo::summarize() {
   }
   std::printf("heartbeats sent by D       %llu\n", static_cast<unsigned long long>(heartbeats));
   std::printf("stale read rejected        %s\n", rejected ? "yes" : "NO");
+  const bool reclaimed = reclaim_seconds_ <= reclaim_bound_seconds_ + 1;
+  std::printf("blocks back after the kill %.2f s (bound %.2f s)\n", reclaim_seconds_,
+              reclaim_bound_seconds_);
   std::printf("all blocks of P are back   %s\n", blocks_back ? "yes" : "NO");
   std::printf("seconds                    %.1f\n", to_seconds(cluster_.now() - begun_));
-  return good && rejected && blocks_back;
+  return good && rejected && reclaimed && blocks_back;
 }
 
 }  // namespace
@@ -305,13 +382,13 @@ int run_demo(std::span<const std::string> arguments) {
   CLI::App app("Shows a leased hand-off between real processes over real NIXL.", "kvlease demo");
   DemoOptions options;
   app.add_option("--prompts", options.prompts, "prompts to hand over")
-      ->check(CLI::Range(1, 1000))
+      ->check(integer_between(1, 1000))
       ->capture_default_str();
   app.add_option("--kv-lease-duration", options.lease_seconds, "seconds")
-      ->check(CLI::Range(0.5, 600.0))
+      ->check(number_between(0.5, 600))
       ->capture_default_str();
   app.add_option("--tensor-parallel-size", options.tp, "ranks of every instance")
-      ->check(CLI::Range(1, 4))
+      ->check(integer_between(1, 4))
       ->capture_default_str();
   app.add_option("--nixl-path", options.nixl_path, "as for kvlease serve");
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());

@@ -1,16 +1,23 @@
 // `kvlease serve`: one prefill or decode instance as a process. Options have vLLM's names where
 // vLLM has them; all are listed in docs/configuration.md.
+#include <poll.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <chrono>
+#include <climits>
 #include <cmath>
+#include <csignal>
 #include <cstdio>
 #include <fstream>
 #include <optional>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kvlease/cli/command.h"
+#include "kvlease/cli/validators.h"
 #include "kvlease/runtime/log.h"
 #include "kvlease/runtime/loop.h"
 #include "kvlease/serving/instance.h"
@@ -55,7 +62,9 @@ struct Flags {
 void add_options(CLI::App& app, Flags& flags) {
   app.add_option("MODEL", flags.model, "synthetic is the only model so far")->capture_default_str();
   app.add_option("--host", flags.host, "address to listen on")->capture_default_str();
-  app.add_option("--port", flags.port, "port to listen on; 0: any free one")->capture_default_str();
+  app.add_option("--port", flags.port, "port to listen on; 0: any free one")
+      ->check(integer_between(0, 65535))
+      ->capture_default_str();
   app.add_option("--advertise-host", flags.advertise_host,
                  "host that peers are given for the handshake (default: --host)")
       ->envname("VLLM_NIXL_SIDE_CHANNEL_HOST");
@@ -70,18 +79,18 @@ void add_options(CLI::App& app, Flags& flags) {
   app.add_option("--nixl-path", flags.nixl_path,
                  "libnixl_capi.so or a folder with it (default: KVLEASE_NIXL_PATH)");
   app.add_option("--tensor-parallel-size", flags.tp, "ranks, all in this process")
-      ->check(CLI::Range(1, 64))
+      ->check(integer_between(1, 64))
       ->capture_default_str();
   app.add_option("--drain-timeout", flags.drain_seconds,
                  "seconds that leases may live on after SIGTERM")
-      ->check(CLI::Range(0.0, 86400.0))
+      ->check(number_between(0, 86400))
       ->capture_default_str();
   app.add_flag("--log-events", flags.log_events, "write each event as a JSON line to stdout");
 }
 
 void add_model_options(CLI::App& app, Flags& flags) {
-  const auto size = [&](const char* name, std::uint32_t& out, int max, const char* text) {
-    app.add_option(name, out, text)->check(CLI::Range(1, max))->capture_default_str();
+  const auto size = [&](const char* name, std::uint32_t& out, std::uint64_t max, const char* text) {
+    app.add_option(name, out, text)->check(integer_between(1, max))->capture_default_str();
   };
   size("--block-size", flags.layout.block_size, 1024, "tokens of a block");
   size("--num-gpu-blocks", flags.layout.num_blocks, 1 << 24, "blocks of the KV cache");
@@ -92,9 +101,10 @@ void add_model_options(CLI::App& app, Flags& flags) {
   size("--max-num-seqs", flags.max_num_seqs, 65536, "sequences running at once");
   size("--max-num-batched-tokens", flags.max_num_batched_tokens, 1 << 24, "tokens of one forward");
   app.add_option("--seed", flags.seed, "the synthetic model's weights, so to speak")
+      ->check(integer_between(0, UINT64_MAX))
       ->capture_default_str();
   const auto seconds = [&](const char* name, double& out, const char* text) {
-    app.add_option(name, out, text)->check(CLI::Range(0.0, 3600.0))->capture_default_str();
+    app.add_option(name, out, text)->check(number_between(0, 3600))->capture_default_str();
   };
   seconds("--prefill-time-per-token", flags.prefill_seconds_per_token, "seconds; 0: none");
   seconds("--inter-token-latency", flags.inter_token_seconds, "seconds; 0: none");
@@ -112,8 +122,12 @@ void add_model_options(CLI::App& app, Flags& flags) {
 Duration from_seconds(double seconds) { return Duration(std::llround(seconds * 1e9)); }
 
 bool is_loopback(std::string_view host) {
-  return host == "localhost" || host == "::1" || host.starts_with("127.");
+  const bool numeric = host.find_first_not_of("0123456789.") == std::string_view::npos;
+  return host == "localhost" || host == "::1" || (numeric && host.starts_with("127."));
 }
+
+// An address to listen on everywhere is none that a peer could connect to.
+bool is_wildcard(std::string_view host) { return host == "0.0.0.0" || host == "::"; }
 
 Result<std::string> read_config(const std::string& text) {
   if (!text.starts_with('@')) return text;
@@ -136,6 +150,10 @@ Result<InstanceOptions> make_options(const Flags& flags) {
     return error(ErrorCode::kInvalidArgument,
                  "--host " + flags.host +
                      " is reachable from elsewhere: set --peer-key, or --insecure-peers");
+  }
+  if (is_wildcard(flags.host) && flags.advertise_host.empty()) {
+    return error(ErrorCode::kInvalidArgument,
+                 "--host " + flags.host + " is no address to give to peers: set --advertise-host");
   }
   const auto text = read_config(flags.kv_transfer_config);
   if (!text) return std::unexpected(text.error());
@@ -177,23 +195,48 @@ void write_line(std::string_view line) {
   std::fflush(stdout);
 }
 
+// Event lines on stdout. A reader that does not keep up loses lines, and a pipe that is closed all
+// of them: neither may stop the loop.
+class EventLines {
+ public:
+  explicit EventLines(Logger log) : log_(std::move(log)) {}
+
+  void write(std::string_view line) {
+    const std::string text = std::string(line) + '\n';
+    pollfd out{.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
+    const bool room = text.size() <= PIPE_BUF && ::poll(&out, 1, 0) == 1 &&
+                      (out.revents & (POLLERR | POLLHUP)) == 0;  // room for PIPE_BUF bytes, at once
+    if (room && ::write(STDOUT_FILENO, text.data(), text.size()) > 0) return;
+    if (dropped_++ == 0)
+      log_.warning("--log-events: stdout does not take the lines; some are lost");
+  }
+
+ private:
+  Logger log_;
+  std::uint64_t dropped_ = 0;
+};
+
 int serve(InstanceOptions options, bool log_events) {
   const Log log(LogOptions{});
   const Logger logger = log.component("serve");
   for (const std::string& warning : options.engine.kv_transfer_config.warnings) {
     logger.warning(warning);
   }
-  if (log_events) options.on_event = write_line;
+  EventLines events(logger);
+  if (log_events) options.on_event = [&](std::string_view line) { events.write(line); };
+  std::signal(SIGPIPE, SIG_IGN);  // whoever reads our events may go away
   EventLoop loop;
   const std::string host = options.host;
-  auto instance = Instance::start(loop, std::move(options), logger);
+  auto instance = Instance::start(loop, std::move(options));
   if (!instance) {
     std::fprintf(stderr, "kvlease serve: %s\n", instance.error().message.c_str());
     return 1;
   }
   Instance& running = **instance;
-  loop.on_termination_signal([&](int) {  // L36
-    logger.info("draining");
+  bool draining = false;
+  loop.on_termination_signal([&](int) {  // L36; the second signal does not wait
+    logger.info(draining ? "leaving at once" : "draining");
+    if (std::exchange(draining, true)) loop.stop();
     running.drain(loop.now());
   });
   logger.info(
@@ -203,7 +246,7 @@ int serve(InstanceOptions options, bool log_events) {
              running.engine_id().str());
   loop.run([&](Instant now) {
     const Instant next = running.turn(now);
-    if (running.drained()) loop.stop();
+    if (running.drained(now)) loop.stop();
     return next;
   });
   if (running.cut_leases() > 0) {

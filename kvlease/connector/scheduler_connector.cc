@@ -22,7 +22,8 @@ SchedulerConnector::SchedulerConnector(const SchedulerConnectorOptions& options)
                .word_high = options.facts.word_high,
                .id_seed = options.seed}),
       handshakes_({.timeout = options.config.handshake_timeout,
-                   // So that a suspect peer is asked again before those who wait for it give up.
+                   // So that a peer is asked again before those who wait for it give up.
+                   .back_off_min = options.config.handshake_timeout / 40,
                    .back_off_max = options.config.handshake_timeout / 4,
                    .refresh_interval_min = options.config.times.heartbeat_interval,
                    .peer_ttl = options.config.engine_ttl,
@@ -82,6 +83,10 @@ void SchedulerConnector::on_new_request(const RequestView& request, Instant now)
     return;
   }
   load.address = {*params->remote_engine_id, *params->remote_host, *params->remote_port};
+  if (load.address.engine == options_.facts.engine_id) {  // no agent is its own peer
+    refuse(it, LoadFailure::kInvalidReference, "kv_transfer_params name this very engine");
+    return;
+  }
   if (std::ranges::find(options_.allow_peers, load.address.host) == options_.allow_peers.end()) {
     refuse(it, LoadFailure::kInvalidReference,
            "remote_host " + load.address.host + " is not allowed: --allow-peer");  // L51
@@ -190,9 +195,16 @@ ConnectorUpdate SchedulerConnector::update_connector_output(std::span<const Work
   KVL_CHECK(outputs.size() == options_.facts.tp_size, "one answer of every rank");
   std::set<RequestId> touched;
   for (std::uint32_t rank = 0; rank < outputs.size(); ++rank) {
-    merge_rank_output(Rank(rank), outputs[rank], touched, now);
+    merge_rank_output(Rank(rank), outputs[rank], touched);
   }
   for (const RequestId& id : touched) settle(loads_.find(id), now);
+  for (std::uint32_t rank = 0; rank < outputs.size(); ++rank) {
+    const WorkerOutput& output = outputs[rank];
+    if (!output.renewed_metadata.empty()) {
+      on_agent_renewed(Rank(rank), output.renewed_metadata.front(), now);
+    }
+    for (const SuspectPeer& suspected : output.suspect_peers) on_suspect(suspected, now);
+  }
   for (EngineLeaseEnded& ended : leases_.take_ended()) {
     emit({.kind = EventKind::kLeaseEnded,
           .lease = ended.id,

@@ -249,9 +249,9 @@ class SchedulerConnector {
 
   // D: reads and what they owe
   void plan_read(const RequestId& id, Load& load, const Allocation& allocation);
-  void merge_rank_output(Rank rank, const WorkerOutput& output, std::set<RequestId>& touched,
-                         Instant now);
+  void merge_rank_output(Rank rank, const WorkerOutput& output, std::set<RequestId>& touched);
   void settle(LoadIt it, Instant now);
+  void track(Load& load, PeerId peer, Instant now);
   void end_tracking(Load& load);
   void tell_end(const Load& load, Instant now);
   void owe_end(OwedEnd owed);

@@ -117,6 +117,28 @@ TEST_F(SchedulerConnectorTest, APeerThatFitsIsAddedAndAReferenceWithoutSealIsRef
   EXPECT_EQ(update.failed_recving[0].failure, LoadFailure::kInvalidReference);
 }
 
+// L28: a client that sends P's own reference back to P gets its text; no handshake is made.
+TEST_F(SchedulerConnectorTest, AReferenceToThisVeryEngineIsRefusedWithoutAHandshake) {
+  const RequestId id("r");
+  const std::vector<TokenId> prompt{1, 2, 3, 4};
+  const std::vector<std::string> cache_keys;
+  const std::optional<KvTransferParams> params =
+      KvTransferParams{.do_remote_prefill = true,
+                       .remote_block_ids = {{{BlockId(0)}}},
+                       .remote_engine_id = EngineId("d"),
+                       .remote_request_id = LeaseId("l"),
+                       .remote_host = "127.0.0.1",
+                       .remote_port = 1};
+  connector_.on_new_request({.id = id,
+                             .client_id = "r",
+                             .prompt_token_ids = prompt,
+                             .cache_keys = cache_keys,
+                             .kv_transfer_params = params},
+                            at(0));
+  EXPECT_TRUE(connector_.take_handshakes(at(0)).empty());
+  EXPECT_EQ(connector_.counters().value(Counter::kInvalidReferences), 1u);
+}
+
 // L43: events that nobody takes do not pile up.
 TEST_F(SchedulerConnectorTest, EventsThatNobodyTakesAreDroppedAtABound) {
   WorkerOutput output;

@@ -88,8 +88,9 @@ Result<void> SchedulerConnector::check_reference(const Load& load, const Peer& p
   }
   const std::uint64_t capacity =
       groups.front().size() * std::uint64_t{options_.facts.identity.block_size};
-  if (params.remote_num_tokens.value_or(0) > capacity) {
-    return invalid("remote_num_tokens needs more blocks than are listed");
+  if (groups.front().empty() || params.remote_num_tokens.value_or(0) > capacity ||
+      load.num_usable_tokens > capacity) {
+    return invalid("remote_block_ids lists fewer blocks than the tokens need");
   }
   if (rank.entries_count == 0) {  // L28: a foreign peer, by its handshake
     if (options_.config.allow_unvalidated_peers) return {};
@@ -127,12 +128,7 @@ void SchedulerConnector::accept(LoadIt it, PeerId peer, Instant now) {
     loads_.erase(it);
     return;
   }
-  const auto& reference = load.params.kvlease;
-  const Duration interval =
-      reference ? Duration(std::chrono::milliseconds(reference->heartbeat_interval_ms))  // L14
-                : peers_.at(peer).reply.times.heartbeat_interval;
-  heartbeats_.track(peer, *load.params.remote_request_id, interval, now);  // L15
-  load.tracked = true;
+  track(load, peer, now);  // L15
   handshakes_.touch(load.address, now);
   emit({.kind = EventKind::kTrackingStarted,
         .request = id,
@@ -260,6 +256,17 @@ void SchedulerConnector::finish_remote_prefill(LoadIt it, Instant now) {
   if (is_over(load)) loads_.erase(it);
 }
 
+// One local user more of the lease, renewed over this connection (L14, L16).
+void SchedulerConnector::track(Load& load, PeerId peer, Instant now) {
+  const auto& reference = load.params.kvlease;
+  const Duration interval =
+      reference ? Duration(std::chrono::milliseconds(reference->heartbeat_interval_ms))
+                : peers_.at(peer).reply.times.heartbeat_interval;
+  heartbeats_.track(peer, *load.params.remote_request_id, interval, now);
+  load.peer = peer;
+  load.tracked = true;
+}
+
 // This local user of the lease is gone; renewal follows the last one (L16).
 void SchedulerConnector::end_tracking(Load& load) {
   if (!load.tracked) return;
@@ -312,7 +319,7 @@ std::optional<PeerId> SchedulerConnector::connection(const Load& load) const {
 }
 
 void SchedulerConnector::merge_rank_output(Rank rank, const WorkerOutput& output,
-                                           std::set<RequestId>& touched, Instant now) {
+                                           std::set<RequestId>& touched) {
   counters_.merge(output.counters);
   for (const Event& event : output.events) emit(event);
   for (const LeaseEnded& ended : output.finished_sending) {
@@ -349,11 +356,6 @@ void SchedulerConnector::merge_rank_output(Rank rank, const WorkerOutput& output
                   "found by the probe");
       }
     }
-  }
-  if (!output.renewed_metadata.empty())
-    on_agent_renewed(rank, output.renewed_metadata.front(), now);
-  for (const SuspectPeer& suspected : output.suspect_peers) {
-    on_suspect(suspected, now);
   }
 }
 

@@ -8,6 +8,9 @@
 namespace kvlease {
 namespace {
 
+// What is prepared for one rank of a peer at most: blocks times regions (L43).
+constexpr std::size_t kDescriptorsMax = std::size_t{1} << 24;
+
 // Region by region, a peer's block must be as long as ours: what does not pair is refused before
 // anything is read (L30, L37).
 Result<void> check_regions(const RankMetadata& ours, const RankMetadata& theirs) {
@@ -36,8 +39,18 @@ Result<void> SchedulerConnector::check_reply(const PeerAddress& address,
                                           options_.config.enforce_handshake_compat);
   if (!fits) return fits;
   for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-    const auto regions_fit = check_regions(ranks_[rank], reply->ranks[rank]);
+    const RankMetadata& theirs = reply->ranks[rank];
+    const auto regions_fit = check_regions(ranks_[rank], theirs);
     if (!regions_fit) return regions_fit;
+    if (theirs.num_blocks != reply->ranks.front().num_blocks ||
+        theirs.num_blocks * theirs.regions.size() > kDescriptorsMax) {
+      return error(ErrorCode::kIncompatible,
+                   "rank " + std::to_string(rank) + " of the peer has " +
+                       std::to_string(theirs.num_blocks) + " blocks in " +
+                       std::to_string(theirs.regions.size()) + " regions, its first rank " +
+                       std::to_string(reply->ranks.front().num_blocks) + " (at most " +
+                       std::to_string(kDescriptorsMax) + " blocks times regions, alike on all)");
+    }
   }
   return {};
 }
@@ -115,6 +128,14 @@ void SchedulerConnector::on_new_peer(const PeerAddress& address, const Handshake
   peers_.emplace(id, Peer{address, reply});
   ready_.emplace(address, id);
   next_.peers_to_add.push_back({.peer = id, .engine = reply.engine_id, .ranks = reply.ranks});
+  for (auto& [request, load] : loads_) {  // L16: reads that run on are renewed over the successor
+    const bool reading = load.state == RemoteRequestState::kLoading ||
+                         load.state == RemoteRequestState::kAbortedLoading;
+    if (reading && !load.tracked && !load.failure && load.address == address &&
+        load.params.kvlease && load.params.kvlease->incarnation == reply.incarnation) {
+      track(load, id, now);
+    }
+  }
 }
 
 // The peer is made anew (L21), unless another rank has said so already.
@@ -147,7 +168,9 @@ void SchedulerConnector::drop_peer(PeerId id, Instant now) {
   ready_.erase(gone.address);
   peers_.erase(peer);
   heartbeats_.drop_peer(id);
-  next_.peers_to_remove.push_back(id);
+  const auto unsent =
+      std::erase_if(next_.peers_to_add, [id](const PeerToAdd& order) { return order.peer == id; });
+  if (unsent == 0) next_.peers_to_remove.push_back(id);
   std::erase_if(next_.completions_to_send, [&](const CompletionToSend& order) {
     if (order.peer != id) return false;
     owe_end({gone.address, gone.reply.incarnation, order.lease,
@@ -168,6 +191,10 @@ void SchedulerConnector::judge_waiting(const PeerAddress& address, Instant now) 
   for (const auto& [deadline, id] : waiting_) {
     if (loads_.at(id).address == address) ids.push_back(id);
   }
+  // Those that live come first, so that the release of an aborted one finds its lease in use (L16).
+  std::ranges::stable_partition(ids, [this](const RequestId& id) {
+    return loads_.at(id).state == RemoteRequestState::kWaitingForPeer;
+  });
   for (const RequestId& id : ids) judge(loads_.find(id), now);
 }
 

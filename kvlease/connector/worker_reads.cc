@@ -37,9 +37,10 @@ void WorkerConnector::start_waiting_reads(Instant now) {
     const auto peer = peers_.find(read.order.peer);
     const bool loading = std::ranges::any_of(
         peers_waiting_, [&](const PeerToAdd& order) { return order.peer == read.order.peer; });
-    if (peer == peers_.end() && !loading) {
+    const bool gone = peer == peers_.end() || peer->second.removing;
+    if (gone && !loading) {
       fail_read(read, TransferEvent::kError, LoadFailure::kTransferFailed);
-    } else if (peer != peers_.end() && !free_cells_.empty()) {
+    } else if (!gone && !free_cells_.empty()) {
       read.cell = take_cell();
       post_blocks(read, peer->second, now);
     }

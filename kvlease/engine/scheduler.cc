@@ -487,10 +487,16 @@ void Scheduler::abort(const RequestId& id, Instant now) {
 // Takes the request out of its queue and tells the connector. Leased blocks are pinned before the
 // request lets go of them, so that nobody ever sees them as free (L1; F07).
 void Scheduler::finish(Request& request, RequestOutput output, Instant now) {
-  RequestFinished finished =
-      connector_.request_finished(request.view(), finish_status(*output.finish_reason),
-                                  request.block_ids, request.num_tokens_with_kv, now);
-  if (finished.delay_free) pool_.lease(request.block_ids);
+  // Only the prompt is handed over: what was generated here is the reader's to generate, and was
+  // not counted against the budget of leases (L43).
+  const std::size_t prompt_tokens = request.view().prompt_token_ids.size();
+  const auto leasable = std::span<const BlockId>(request.block_ids)
+                            .first(std::min(request.block_ids.size(), blocks_for(prompt_tokens)));
+  RequestFinished finished = connector_.request_finished(
+      request.view(), finish_status(*output.finish_reason), leasable,
+      static_cast<std::uint32_t>(std::min<std::size_t>(request.num_tokens_with_kv, prompt_tokens)),
+      now);
+  if (finished.delay_free) pool_.lease(leasable);
   output.kv_transfer_params = std::move(finished.kv_transfer_params);
   outputs_.push_back(std::move(output));
   waiting_.erase(request.arrival);

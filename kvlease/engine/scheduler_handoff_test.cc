@@ -155,7 +155,7 @@ TEST(SchedulerHandoff, CountsSharedLeasedBlocksOnceAtAdmission) {
 struct Decoder {
   explicit Decoder(const SchedulerOptions& options) : Decoder(options, LeaseConfig{}) {}
   Decoder(const SchedulerOptions& options, const LeaseConfig& config)
-      : p({.num_blocks = 64, .block_size = options.block_size}), d(options, config) {}
+      : p({.num_blocks = 64, .block_size = options.block_size}), d("decoder", options, config) {}
 
   KvTransferParams prefilled(const std::vector<TokenId>& prompt) {
     const RequestId id = p.add_remote_decode(prompt);

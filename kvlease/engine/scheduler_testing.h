@@ -14,9 +14,10 @@
 
 namespace kvlease {
 
-inline SchedulerConnectorOptions side_connector_options(const SchedulerOptions& options,
+inline SchedulerConnectorOptions side_connector_options(const char* engine,
+                                                        const SchedulerOptions& options,
                                                         const LeaseConfig& config) {
-  return {.facts = {.engine_id = EngineId("engine"),
+  return {.facts = {.engine_id = EngineId(engine),
                     .incarnation = Incarnation(1),
                     .word_high = 77,
                     .identity = {.block_size = options.block_size},
@@ -31,7 +32,9 @@ inline SchedulerConnectorOptions side_connector_options(const SchedulerOptions& 
 struct Side {
   explicit Side(const SchedulerOptions& options) : Side(options, LeaseConfig{}) {}
   Side(const SchedulerOptions& options, const LeaseConfig& config)
-      : connector(side_connector_options(options, config)), scheduler(options, connector) {
+      : Side("engine", options, config) {}
+  Side(const char* engine, const SchedulerOptions& options, const LeaseConfig& config)
+      : connector(side_connector_options(engine, options, config)), scheduler(options, connector) {
     connector.set_xfer_handshake_metadata(
         {{.num_blocks = options.num_blocks, .entries_count = config.lease_slots}});
   }

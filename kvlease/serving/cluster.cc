@@ -14,7 +14,7 @@ namespace {
 
 constexpr Duration kStartLimit = std::chrono::seconds{60};
 constexpr Duration kCallLimit = std::chrono::seconds{60};
-constexpr Duration kStopLimit = std::chrono::seconds{20};
+constexpr Duration kStopLimit = std::chrono::seconds{40};  // more than the default drain
 constexpr std::string_view kListening = "listening on ";
 constexpr std::size_t kLastLinesMax = 10;
 constexpr Duration kAskAgain = std::chrono::milliseconds{20};
@@ -136,6 +136,8 @@ void Cluster::on_line(Child& child, OutputStream stream, std::string_view line) 
     child.last_lines.emplace_back(line);
   } else if (line.starts_with(kListening)) {
     child.port = port_of(line).value_or(0);
+  } else if (!options_.on_event) {
+    return;
   } else if (const auto event = parse_event(line, child.name, loop_.now())) {
     options_.on_event(*event);
   }

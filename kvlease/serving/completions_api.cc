@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::size_t kBodyBytesMax = 32u << 20;
 constexpr std::size_t kTransferParamsBytesMax = 16u << 20;
+constexpr std::size_t kStopTokensMax = 128;
 constexpr std::string_view kPromptAllowed = "a string that is not empty, or an array of token ids";
 
 bool any_text(std::string_view) { return true; }
@@ -47,6 +48,10 @@ void read_prompt(JsonObject& body, std::optional<Error>& problem, std::vector<To
 void read_stop_tokens(JsonObject& body, std::vector<TokenId>& out) {
   const auto elements = body.array("stop_token_ids", false, "an array of token ids");
   if (!elements) return;
+  if (elements->size() > kStopTokensMax) {
+    return body.refuse("stop_token_ids", std::to_string(elements->size()) + " ids",
+                       "at most " + std::to_string(kStopTokensMax));
+  }
   for (const std::string_view element : *elements) {
     const auto token = json_integer(element, {.max = kVocabularySize - 1});
     if (!token) return body.refuse("stop_token_ids", element, "token ids of the vocabulary");
@@ -66,19 +71,18 @@ void refuse_unsupported(JsonObject& body) {
 void read_transfer_params(JsonObject& body, std::optional<Error>& problem,
                           std::optional<KvTransferParams>& out) {
   const auto it = body.rest().find("kv_transfer_params");
-  if (it == body.rest().end() || it->second == "null" || problem) return;
+  if (it == body.rest().end() || it->second == "null") return;
   auto params = parse_kv_transfer_params(it->second, kTransferParamsBytesMax);
   if (params) {
     out = std::move(*params);
-  } else {
+  } else if (!problem) {
     problem = params.error();
   }
 }
 
 }  // namespace
 
-Result<CompletionRequest> parse_completion_request(std::string_view text) {
-  std::optional<Error> problem;
+CompletionRequest parse_completion_request(std::string_view text, std::optional<Error>& problem) {
   JsonObject body = open_json(text, kBodyBytesMax, "the request body", problem);
   CompletionRequest parsed;
   std::optional<std::string> model;
@@ -92,7 +96,6 @@ Result<CompletionRequest> parse_completion_request(std::string_view text) {
   read_stop_tokens(body, parsed.request.sampling.stop_token_ids);
   refuse_unsupported(body);
   read_transfer_params(body, problem, parsed.request.kv_transfer_params);
-  if (problem) return std::unexpected(*problem);
   parsed.model = model.value_or("");
   parsed.request.sampling.max_tokens = max_tokens.value_or(parsed.request.sampling.max_tokens);
   parsed.request.sampling.ignore_eos = ignore_eos.value_or(false);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,8 +19,10 @@ struct CompletionRequest {
   std::string model;   // as the client named it; empty when it named none
 };
 
-// Errors: kInvalidArgument naming the field, its value and what it may be.
-Result<CompletionRequest> parse_completion_request(std::string_view body);
+// Reads what can be read; `problem` is set to the first thing that is wrong (kInvalidArgument,
+// naming the field, its value and what it may be). So a request that is refused can still tell P
+// (L33; B07).
+CompletionRequest parse_completion_request(std::string_view body, std::optional<Error>& problem);
 
 struct CompletionAnswer {
   std::string id;

@@ -48,15 +48,14 @@ std::span<LeaseEntry> as_entries(const PageMemory& memory, std::size_t count) {
 
 }  // namespace
 
-EngineHost::EngineHost(EventLoop& loop, EngineHostOptions options, Sinks sinks, Logger log)
-    : loop_(loop), options_(std::move(options)), sinks_(std::move(sinks)), log_(std::move(log)) {}
+EngineHost::EngineHost(EventLoop& loop, EngineHostOptions options, Sinks sinks)
+    : loop_(loop), options_(std::move(options)), sinks_(std::move(sinks)) {}
 
 EngineHost::~EngineHost() = default;
 
 Result<std::unique_ptr<EngineHost>> EngineHost::start(EventLoop& loop, EngineHostOptions options,
-                                                      Sinks sinks, Logger log) {
-  std::unique_ptr<EngineHost> host(
-      new EngineHost(loop, std::move(options), std::move(sinks), std::move(log)));
+                                                      Sinks sinks) {
+  std::unique_ptr<EngineHost> host(new EngineHost(loop, std::move(options), std::move(sinks)));
   if (const auto built = host->build(); !built) return std::unexpected(built.error());
   return host;
 }
@@ -162,9 +161,11 @@ void EngineHost::start_handshake(SchedulerConnector::HandshakeToMake handshake) 
                        .target = std::string(kHandshakePath),
                        .headers = std::move(headers),
                        .body = to_json(handshake.request),
+                       .connect_timeout = options_.kv_transfer_config.lease.handshake_timeout,
                        .timeout = options_.kv_transfer_config.lease.handshake_timeout,
                        .response_bytes_max = kHandshakeBytesMax};
-  const auto done = [this, address](Result<HttpResponse> response) {
+  const std::uint64_t number = next_handshake_++;
+  const auto done = [this, address, number](Result<HttpResponse> response) {
     Result<HandshakeReply> reply = [&]() -> Result<HandshakeReply> {
       if (!response) return std::unexpected(response.error());
       if (response->status != 200) {
@@ -175,8 +176,13 @@ void EngineHost::start_handshake(SchedulerConnector::HandshakeToMake handshake) 
       return parse_handshake_reply(response->body);
     }();
     connector_->on_handshake(address, reply, loop_.now());
+    loop_.post([this, address, number] {  // not at once: this runs inside the call
+      const auto it = handshakes_.find(address);
+      if (it != handshakes_.end() && it->second.number == number) handshakes_.erase(it);
+    });
   };
-  handshakes_.insert_or_assign(address, HttpCall::start(loop_, std::move(call), done));
+  handshakes_.insert_or_assign(address,
+                               Handshake{number, HttpCall::start(loop_, std::move(call), done)});
 }
 
 }  // namespace kvlease

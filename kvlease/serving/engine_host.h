@@ -19,7 +19,6 @@
 #include "kvlease/fabric/fault.h"
 #include "kvlease/nixl/library.h"
 #include "kvlease/runtime/http_client.h"
-#include "kvlease/runtime/log.h"
 #include "kvlease/runtime/loop.h"
 #include "kvlease/runtime/memory.h"
 #include "kvlease/serving/threaded_runner.h"
@@ -58,7 +57,7 @@ class EngineHost {
   // Errors: kUnavailable without NIXL; kResourceExhausted without memory; kInvalidArgument for
   // shapes that do not divide. `loop` outlives this. Threads: starts the model's, and NIXL's own.
   static Result<std::unique_ptr<EngineHost>> start(EventLoop& loop, EngineHostOptions options,
-                                                   Sinks sinks, Logger log);
+                                                   Sinks sinks);
   EngineHost(const EngineHost&) = delete;
   EngineHost& operator=(const EngineHost&) = delete;
   ~EngineHost();
@@ -80,25 +79,28 @@ class EngineHost {
     std::unique_ptr<WorkerConnector> worker;
   };
 
-  EngineHost(EventLoop& loop, EngineHostOptions options, Sinks sinks, Logger log);
+  EngineHost(EventLoop& loop, EngineHostOptions options, Sinks sinks);
   Result<void> start_rank(Rank rank, const EngineFacts& facts);
   Result<std::unique_ptr<Transport>> make_transport(Rank rank, const EngineFacts& facts,
                                                     std::uint32_t agent_number);
   Result<void> build();
   void start_handshake(SchedulerConnector::HandshakeToMake handshake);
-  void narrate();
 
   EventLoop& loop_;
   EngineHostOptions options_;
   Sinks sinks_;
-  Logger log_;
   nixl::Library library_;
   std::vector<RankParts> ranks_;
   std::unique_ptr<SyntheticModel> model_;
   std::unique_ptr<ThreadedRunner> runner_;
   std::unique_ptr<SchedulerConnector> connector_;
   std::unique_ptr<EngineCore> core_;
-  std::map<PeerAddress, HttpCall> handshakes_;
+  struct Handshake {
+    std::uint64_t number;
+    HttpCall call;
+  };
+  std::map<PeerAddress, Handshake> handshakes_;  // under way
+  std::uint64_t next_handshake_ = 1;
 };
 
 }  // namespace kvlease

@@ -11,6 +11,9 @@
 namespace kvlease {
 namespace {
 
+// What a drain has for its last messages after the limit, when leases are cut and requests dropped.
+constexpr Duration kCutGrace = std::chrono::seconds{1};
+
 constexpr std::string_view kLeasesPath = "/kvlease/v1/leases";
 
 HttpResponse json_response(int status, std::string body) {
@@ -70,14 +73,13 @@ std::string lease_json(const LeaseId& id, const EngineLeases::LiveLease& lease, 
 
 }  // namespace
 
-Instance::Instance(EventLoop& loop, InstanceOptions options, Logger log)
-    : loop_(loop), options_(std::move(options)), log_(std::move(log)) {}
+Instance::Instance(EventLoop& loop, InstanceOptions options)
+    : loop_(loop), options_(std::move(options)) {}
 
 Instance::~Instance() = default;
 
-Result<std::unique_ptr<Instance>> Instance::start(EventLoop& loop, InstanceOptions options,
-                                                  Logger log) {
-  std::unique_ptr<Instance> instance(new Instance(loop, std::move(options), log));
+Result<std::unique_ptr<Instance>> Instance::start(EventLoop& loop, InstanceOptions options) {
+  std::unique_ptr<Instance> instance(new Instance(loop, std::move(options)));
   auto server =
       HttpServer::listen(loop, {.host = instance->options_.host, .port = instance->options_.port},
                          [self = instance.get()](HttpRequest request, HttpResponder responder) {
@@ -91,8 +93,7 @@ Result<std::unique_ptr<Instance>> Instance::start(EventLoop& loop, InstanceOptio
       loop, std::move(engine),
       {.on_output =
            [self = instance.get()](RequestOutput output) { self->on_output(std::move(output)); },
-       .on_event = [self = instance.get()](const Event& event) { self->publish(event); }},
-      std::move(log));
+       .on_event = [self = instance.get()](const Event& event) { self->publish(event); }});
   if (!host) return std::unexpected(host.error());
   instance->engine_ = std::move(*host);
   return instance;
@@ -102,22 +103,27 @@ Instant Instance::turn(Instant now) {
   const Instant next = engine_->turn(now);
   if (!draining_until_) return next;
   if (now >= *draining_until_) cut_leases_ += engine_->core().connector().cut_leases();
-  return earlier(next, now < *draining_until_ ? *draining_until_ : kNever);
+  if (pending_.empty() && !engine_->core().has_work()) server_->drain();  // no 503 is owed any more
+  return earlier(next, saturating_add(*draining_until_,
+                                      now < *draining_until_ ? Duration::zero() : kCutGrace));
 }
 
 void Instance::drain(Instant now) {
   if (!draining_until_) draining_until_ = saturating_add(now, options_.drain_timeout);
 }
 
-bool Instance::drained() const { return draining_until_ && !engine_->core().has_work(); }
+bool Instance::drained(Instant now) const {
+  if (!draining_until_) return false;
+  const bool quiet = pending_.empty() && !engine_->core().has_work();
+  return (quiet && server_->open_connections() == 0) ||
+         now >= saturating_add(*draining_until_, kCutGrace);
+}
 
 void Instance::handle(HttpRequest request, HttpResponder responder) {
   const bool get = request.method == "GET";
   const bool post = request.method == "POST";
   const std::string_view path = request.path;
-  if (!engine_) {
-    responder.respond(error_response({ErrorCode::kUnavailable, "the engine is starting"}));
-  } else if (get && path == "/health") {
+  if (get && path == "/health") {
     responder.respond(
         json_response(200, draining_until_ ? R"({"status":"draining"})" : R"({"status":"ok"})"));
   } else if (post && path == "/v1/completions") {
@@ -148,21 +154,25 @@ void Instance::complete(const HttpRequest& request, HttpResponder responder) {
     responder.respond(error_response({ErrorCode::kUnavailable, "this instance is draining"}));
     return;
   }
-  auto parsed = parse_completion_request(request.body);
-  if (!parsed) {
-    responder.respond(error_response(parsed.error()));
+  std::optional<Error> problem;
+  CompletionRequest parsed = parse_completion_request(request.body, problem);
+  if (const auto fits = check_role(parsed.request.kv_transfer_params); !problem && !fits) {
+    problem = fits.error();
+  }
+  if (problem) {
+    engine_->core().refuse_request(std::move(parsed.request), loop_.now());  // L33: P is told (B07)
+    responder.respond(error_response(*problem));
     return;
   }
   const std::string request_id(
       request.headers.find("X-Request-Id").value_or(std::to_string(next_completion_)));
   ++next_completion_;
-  CompletionAnswer answer{
-      .id = "cmpl-" + request_id,
-      .model = parsed->model.empty() ? options_.engine.model_name : parsed->model,
-      .num_prompt_tokens = parsed->request.prompt_token_ids.size()};
-  parsed->request.client_id = answer.id;
+  CompletionAnswer answer{.id = "cmpl-" + request_id,
+                          .model = parsed.model.empty() ? options_.engine.model_name : parsed.model,
+                          .num_prompt_tokens = parsed.request.prompt_token_ids.size()};
+  parsed.request.client_id = answer.id;
   const Instant now = loop_.now();
-  auto added = engine_->core().add_request(std::move(parsed->request), now);
+  auto added = engine_->core().add_request(std::move(parsed.request), now);
   if (!added) {
     responder.respond(error_response(added.error()));
     return;
@@ -173,6 +183,21 @@ void Instance::complete(const HttpRequest& request, HttpResponder responder) {
     engine_->core().abort(id, loop_.now());
   });
   pending_.emplace(id, Pending{std::move(responder), std::move(answer)});
+}
+
+// kv_role says what an instance may do.
+Result<void> Instance::check_role(const std::optional<KvTransferParams>& params) const {
+  const KvRole role = options_.engine.kv_transfer_config.kv_role;
+  const bool asks_to_produce = params && params->do_remote_decode;
+  const bool asks_to_consume = params && params->do_remote_prefill;
+  if ((asks_to_produce && role == KvRole::kConsumer) ||
+      (asks_to_consume && role == KvRole::kProducer)) {
+    return error(ErrorCode::kInvalidArgument,
+                 "kv_transfer_params: " +
+                     std::string(asks_to_produce ? "do_remote_decode" : "do_remote_prefill") +
+                     " is not for a " + std::string(kv_role_name(role)) + " instance");
+  }
+  return {};
 }
 
 void Instance::on_output(RequestOutput output) {
@@ -231,6 +256,8 @@ void Instance::list_leases(HttpResponder responder) const {
   json.json("leases", json_array_of(leases.live_leases(), [now](const auto& entry) {
               return lease_json(entry.first, entry.second, now);
             }));
+  if (leases.live() > 0)
+    json.number("oldest_age_s", to_seconds(now - leases.oldest_grant()));  // L48
   json.json("ledger", ledger_json(leases.ledger()));
   json.json("blocks", block_counts_json(core.stats().blocks));
   json.json("counters", counters_json(core.connector().counters()));
@@ -248,6 +275,7 @@ void Instance::release_lease(const HttpRequest& request, HttpResponder responder
 void Instance::publish(const Event& event) const {
   if (!options_.on_event) return;
   JsonWriter json;
+  json.number("t_s", to_seconds(loop_.now().time_since_epoch()));  // of this machine's uptime clock
   json.string("event", event_kind_name(event.kind));
   if (!event.request.empty()) json.string("request", event.request.str());
   if (!event.lease.empty()) json.string("lease", event.lease.str());

@@ -30,8 +30,7 @@ class Instance {
  public:
   // Binds the port first, since peers are told it; then starts the engine.
   // Errors: the server's and the engine's.
-  static Result<std::unique_ptr<Instance>> start(EventLoop& loop, InstanceOptions options,
-                                                 Logger log);
+  static Result<std::unique_ptr<Instance>> start(EventLoop& loop, InstanceOptions options);
   Instance(const Instance&) = delete;
   Instance& operator=(const Instance&) = delete;
   ~Instance();
@@ -47,8 +46,9 @@ class Instance {
   // Refuses new work from now on; leases live on until they end or drain_timeout has passed, when
   // the rest is cut (L36).
   void drain(Instant now);
-  // True when draining and nothing is outstanding any more.
-  bool drained() const;
+  // True when draining and nothing is outstanding any more: no request, no lease, no answer on its
+  // way; or a second after the limit, whatever is.
+  bool drained(Instant now) const;
   std::size_t cut_leases() const { return cut_leases_; }
 
  private:
@@ -58,9 +58,10 @@ class Instance {
     CompletionAnswer answer;
   };
 
-  Instance(EventLoop& loop, InstanceOptions options, Logger log);
+  Instance(EventLoop& loop, InstanceOptions options);
   void handle(HttpRequest request, HttpResponder responder);
   void complete(const HttpRequest& request, HttpResponder responder);
+  Result<void> check_role(const std::optional<KvTransferParams>& params) const;
   void handshake(const HttpRequest& request, HttpResponder responder);
   void list_leases(HttpResponder responder) const;
   void release_lease(const HttpRequest& request, HttpResponder responder);
@@ -71,7 +72,6 @@ class Instance {
 
   EventLoop& loop_;
   InstanceOptions options_;
-  Logger log_;
   std::optional<HttpServer> server_;
   std::unique_ptr<EngineHost> engine_;
   std::map<RequestId, Pending> pending_;
