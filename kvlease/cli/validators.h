@@ -2,37 +2,36 @@
 // within any range, and its unsigned types wrap.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <charconv>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <system_error>
 
 namespace kvlease {
 
-// A finite number in [min, max].
-inline CLI::Validator number_between(double min, double max) {
-  const auto check = [min, max](std::string& text) -> std::string {
-    double value = 0;
-    const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
-    const bool whole = problem == std::errc{} && end == text.data() + text.size();
-    if (whole && value >= min && value <= max) return {};
-    return "'" + text + "' is no number from " + std::to_string(min) + " to " + std::to_string(max);
-  };
-  return {check, "NUMBER"};
-}
+// As CLI11 takes checks: an empty answer for a good text, else what is wrong with it.
+using TextCheck = std::function<std::string(const std::string& text)>;
 
-// A decimal integer in [min, max].
-inline CLI::Validator integer_between(std::uint64_t min, std::uint64_t max) {
-  const auto check = [min, max](std::string& text) -> std::string {
-    std::uint64_t value = 0;
-    const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
-    const bool whole = problem == std::errc{} && end == text.data() + text.size();
+template <typename Number>
+TextCheck between(Number min, Number max, const char* what) {
+  return [=](const std::string& text) -> std::string {
+    Number value{};
+    const char* const end = text.data() + text.size();
+    const auto [parsed_to, problem] = std::from_chars(text.data(), end, value);
+    const bool whole = problem == std::errc{} && parsed_to == end;
     if (whole && value >= min && value <= max) return {};
-    return "'" + text + "' is no integer from " + std::to_string(min) + " to " +
+    return "'" + text + "' is no " + what + " from " + std::to_string(min) + " to " +
            std::to_string(max);
   };
-  return {check, "INTEGER"};
+}
+
+// A finite number in [min, max].
+inline TextCheck number_between(double min, double max) { return between(min, max, "number"); }
+
+// A decimal integer in [min, max].
+inline TextCheck integer_between(std::uint64_t min, std::uint64_t max) {
+  return between(min, max, "integer");
 }
 
 }  // namespace kvlease

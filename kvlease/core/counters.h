@@ -47,7 +47,7 @@ enum class Counter : std::uint8_t {
   kLateReports,        // reports about requests that are gone (L35)
   kRefusedAdmissions,  // 503 for slots or budget (L22, L43)
   kFallbacks,          // a remote prefill that was computed here instead (H07)
-  kEventsDropped,        // nobody took them (L43)
+  kEventsDropped,      // nobody took them (L43)
   kCount,
 };
 

@@ -13,11 +13,11 @@ namespace kvlease {
 
 enum class EventKind : std::uint8_t {
   // P
-  kLeaseGranted,     // lease, count: blocks, length: duration
-  kLeasesRenewed,    // count: ids in the heartbeat, peer: sender's engine
-  kLeaseEnded,       // lease, detail: lease_end_name, count: blocks, length: held
-  kNotifRejected,    // detail: cause
-  kStallGrace,       // length: of the grace
+  kLeaseGranted,   // lease, count: blocks, length: duration
+  kLeasesRenewed,  // count: ids in the heartbeat, peer: sender's engine
+  kLeaseEnded,     // lease, detail: lease_end_name, count: blocks, length: held
+  kNotifRejected,  // detail: cause
+  kStallGrace,     // length: of the grace
   // D
   kHandshakeStarted,  // peer, detail: host:port
   kHandshakeDone,     // peer

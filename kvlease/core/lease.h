@@ -46,10 +46,10 @@ struct LeaseGrant {
 struct LeaseEnded {
   LeaseId id;
   LeaseEnd end = LeaseEnd::kExpired;
-  bool slot_mismatch = false;       // the rank's word differed from the granted one (L23)
-  std::uint32_t readers_done = 0;   // different ranks of the largest group that reported (L7)
+  bool slot_mismatch = false;          // the rank's word differed from the granted one (L23)
+  std::uint32_t readers_done = 0;      // different ranks of the largest group that reported (L7)
   std::uint32_t readers_expected = 0;  // n of that group; 0 when nobody reported
-  Duration held{};                  // since the rank took the grant
+  Duration held{};                     // since the rank took the grant
   bool operator==(const LeaseEnded&) const = default;
 };
 

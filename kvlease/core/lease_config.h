@@ -33,8 +33,8 @@ struct LeaseConfig {
   Duration load_timeout = std::chrono::seconds{60};                       // kv_load_timeout (L48)
   Duration engine_ttl = std::chrono::seconds{3600};                       // L32; kForever when <= 0
   bool allow_unvalidated_peers = false;                                   // L28
-  bool enforce_handshake_compat = true;          // L30; false is the documented switch (D15)
-  std::uint32_t notification_bytes_max = 8192;   // L17
+  bool enforce_handshake_compat = true;         // L30; false is the documented switch (D15)
+  std::uint32_t notification_bytes_max = 8192;  // L17
   bool operator==(const LeaseConfig&) const = default;
 };
 

@@ -1,8 +1,8 @@
-// JSON for .cc files, of this room and of those that serve: objects are read field by field, and what is wrong is said
-// with the field's path, its value and what it may hold; objects are written as compact text.
-// Boost.JSON checks the syntax and decodes strings. Values stay text until they are read:
-// Boost.JSON 1.81 rounds some numbers wrongly by one unit, and fields that we do not know must
-// survive exactly.
+// JSON for .cc files, of this room and of those that serve: objects are read field by field, and
+// what is wrong is said with the field's path, its value and what it may hold; objects are written
+// as compact text. Boost.JSON checks the syntax and decodes strings. Values stay text until they
+// are read: Boost.JSON 1.81 rounds some numbers wrongly by one unit, and fields that we do not know
+// must survive exactly.
 #pragma once
 
 #include <algorithm>
