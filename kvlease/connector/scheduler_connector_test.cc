@@ -139,6 +139,16 @@ TEST_F(SchedulerConnectorTest, AReferenceToThisVeryEngineIsRefusedWithoutAHandsh
   EXPECT_EQ(connector_.counters().value(Counter::kInvalidReferences), 1u);
 }
 
+// L35: reports about requests and leases that are gone are counted and change nothing.
+TEST_F(SchedulerConnectorTest, C02_LateReportsAreCountedAndIgnored) {
+  WorkerOutput output;
+  output.finished_sending = {{.id = LeaseId("gone")}, {.id = LeaseId("gone")}};
+  output.finished_recving = {RequestId("gone"), RequestId("gone")};
+  const ConnectorUpdate update = connector_.update_connector_output(std::vector{output}, at(0));
+  EXPECT_EQ(update, ConnectorUpdate{});
+  EXPECT_EQ(connector_.counters().value(Counter::kLateReports), 4u);
+}
+
 // L43: events that nobody takes do not pile up.
 TEST_F(SchedulerConnectorTest, EventsThatNobodyTakesAreDroppedAtABound) {
   WorkerOutput output;
