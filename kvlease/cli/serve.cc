@@ -222,6 +222,7 @@ int serve(InstanceOptions options, bool log_events) {
   for (const std::string& warning : options.engine.kv_transfer_config.warnings) {
     logger.warning(warning);
   }
+  options.on_warning = [&](const std::string& text) { logger.warning(text); };
   EventLines events(logger);
   if (log_events) options.on_event = [&](std::string_view line) { events.write(line); };
   std::signal(SIGPIPE, SIG_IGN);  // whoever reads our events may go away

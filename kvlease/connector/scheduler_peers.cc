@@ -192,10 +192,13 @@ void SchedulerConnector::judge_waiting(const PeerAddress& address, Instant now) 
     if (loads_.at(id).address == address) ids.push_back(id);
   }
   // Those that live come first, so that the release of an aborted one finds its lease in use (L16).
-  std::ranges::stable_partition(ids, [this](const RequestId& id) {
-    return loads_.at(id).state == RemoteRequestState::kWaitingForPeer;
-  });
-  for (const RequestId& id : ids) judge(loads_.find(id), now);
+  for (const auto state :
+       {RemoteRequestState::kWaitingForPeer, RemoteRequestState::kAbortedWaiting}) {
+    for (const RequestId& id : ids) {
+      const auto it = loads_.find(id);
+      if (it != loads_.end() && it->second.state == state) judge(it, now);
+    }
+  }
 }
 
 void SchedulerConnector::fail_waiting(const PeerAddress& address, const std::string& why) {

@@ -262,7 +262,7 @@ void WorkerConnector::renew_refused_agent() {
 
 void WorkerConnector::remove_quiet_peers() {
   for (auto it = peers_.begin(); it != peers_.end();) {
-    Peer& peer = it->second;
+    const Peer& peer = it->second;
     if (!peer.removing || peer.transfers > 0) {
       ++it;
       continue;

@@ -45,7 +45,7 @@ struct LeaseReservation {
 // One order for every rank (L23): end this lease's copy. A rank whose copy has ended ignores it.
 struct LeaseEndOrder {
   LeaseId id;
-  LeaseEnd end;
+  LeaseEnd end = LeaseEnd::kReleased;
   bool operator==(const LeaseEndOrder&) const = default;
 };
 

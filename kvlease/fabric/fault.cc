@@ -344,7 +344,9 @@ void FaultyTransport::send_due_notifs(Instant now) {
     }
     while (!queue.empty() && *queue.front().due <= now) {
       // A notification that is refused now is one that was lost on its way.
-      if (!is_dead(peer)) (void)inner_->send_notif(peer, queue.front().payload);
+      if (!is_dead(peer)) {
+        [[maybe_unused]] const auto lost = inner_->send_notif(peer, queue.front().payload);
+      }
       queue.pop_front();
     }
   }

@@ -77,7 +77,7 @@ class Network {
 
   struct EventKey {
     Instant at;
-    std::uint64_t number;  // ties are broken by age
+    std::uint64_t number = 0;  // ties are broken by age
     auto operator<=>(const EventKey&) const = default;
   };
 
@@ -98,7 +98,7 @@ class Network {
   struct Landing {  // one chunk
     TransferHandle transfer;
     std::vector<Copy> copies;
-    bool last;
+    bool last = false;
   };
   struct Failure {
     TransferHandle transfer;

@@ -14,6 +14,8 @@ namespace {
 // What a drain has for its last messages after the limit, when leases are cut and requests dropped.
 constexpr Duration kCutGrace = std::chrono::seconds{1};
 
+constexpr Duration kWarningInterval = std::chrono::minutes{1};
+
 constexpr std::string_view kLeasesPath = "/kvlease/v1/leases";
 
 HttpResponse json_response(int status, std::string body) {
@@ -272,7 +274,19 @@ void Instance::release_lease(const HttpRequest& request, HttpResponder responder
                              : json_response(404, R"({"result":"not found"})"));
 }
 
-void Instance::publish(const Event& event) const {
+void Instance::warn(const Event& event) {
+  const bool matters = event.kind == EventKind::kHandshakeFailed ||
+                       event.kind == EventKind::kPeerSuspect ||
+                       event.kind == EventKind::kLoadFailed;
+  Instant& next = next_warning_[event.kind];
+  if (!matters || !options_.on_warning || loop_.now() < next) return;
+  next = loop_.now() + kWarningInterval;
+  options_.on_warning(std::string(event_kind_name(event.kind)) + ": engine " + event.peer + ": " +
+                      event.detail);
+}
+
+void Instance::publish(const Event& event) {
+  warn(event);
   if (!options_.on_event) return;
   JsonWriter json;
   json.number("t_s", to_seconds(loop_.now().time_since_epoch()));  // of this machine's uptime clock

@@ -24,6 +24,9 @@ struct InstanceOptions {
   Duration drain_timeout = std::chrono::seconds{30};  // L36
   // Called with every event of the protocol as one JSON object; empty: nobody listens.
   std::function<void(std::string_view json)> on_event;
+  // Called with what an operator should know (hand-offs that fail and are computed here instead),
+  // at most once a minute of each kind (H07); empty: nobody listens.
+  std::function<void(const std::string& text)> on_warning;
 };
 
 class Instance {
@@ -68,7 +71,8 @@ class Instance {
   bool has_peer_key(const HttpRequest& request) const;
   void on_output(RequestOutput output);
   void answer(Pending pending, RequestOutput output);
-  void publish(const Event& event) const;
+  void publish(const Event& event);
+  void warn(const Event& event);
 
   EventLoop& loop_;
   InstanceOptions options_;
@@ -76,6 +80,7 @@ class Instance {
   std::unique_ptr<EngineHost> engine_;
   std::map<RequestId, Pending> pending_;
   std::uint64_t next_completion_ = 1;
+  std::map<EventKind, Instant> next_warning_;
   std::optional<Instant> draining_until_;
   std::size_t cut_leases_ = 0;
 };

@@ -1,5 +1,7 @@
 // The path of a request between real processes: prefill here, decode there, the same text as on one
 // instance, over shared memory and over TCP.
+#include <algorithm>
+
 #include "tests/processes/handoff_testing.h"
 
 namespace kvlease {
@@ -51,6 +53,35 @@ TEST_P(Slice, TextsAreThoseOfOneInstanceAndAllBlocksComeBack) {
   EXPECT_EQ(count("D", "read_validated"), 4u * GetParam().tp);  // each rank reads its part
   EXPECT_EQ(count("D", "load_failed"), 0u);
   EXPECT_TRUE(expect_all_blocks_back("D", kSlack).all_blocks_back());
+}
+
+class Mismatch : public ProcessTest {};
+
+// H07, D15: a pair that does not fit works, slower, and its operator is told once.
+TEST_F(Mismatch, H07_APairThatDoesNotFitComputesHereAndSaysSo) {
+  start("P", transfer_config("kv_producer", ""));
+  start("D", joined(transfer_config("kv_consumer", ""), {"--num-layers", "8"}));
+  start("single-8", {"--num-layers", "8"});
+  for (std::uint32_t number : {1u, 2u}) {
+    const std::string prompt = prompt_text(number);
+    const auto expected =
+        cluster_.complete("single-8", {.prompt = prompt, .max_tokens = kMaxTokens});
+    ASSERT_TRUE(expected.has_value());
+    EXPECT_EQ(decode("D", prompt, prefill("P", prompt)), expected->text);
+  }
+  const auto& lines = cluster_.last_lines("D");
+  EXPECT_EQ(std::ranges::count_if(lines,
+                                  [](const std::string& line) {
+                                    return line.find("handshake_failed") != std::string::npos &&
+                                           line.find('8') != std::string::npos &&
+                                           line.find('4') != std::string::npos;
+                                  }),
+            1);
+  EXPECT_EQ(std::ranges::count_if(lines,
+                                  [](const std::string& line) {
+                                    return line.find("load_failed") != std::string::npos;
+                                  }),
+            1);
 }
 
 }  // namespace
