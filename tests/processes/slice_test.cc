@@ -72,14 +72,15 @@ TEST_F(Mismatch, H07_APairThatDoesNotFitComputesHereAndSaysSo) {
   const auto& lines = cluster_.last_lines("D");
   EXPECT_EQ(std::ranges::count_if(lines,
                                   [](const std::string& line) {
-                                    return line.find("handshake_failed") != std::string::npos &&
+                                    return line.find("handshake_failed: engine") !=
+                                               std::string::npos &&
                                            line.find('8') != std::string::npos &&
                                            line.find('4') != std::string::npos;
                                   }),
             1);
   EXPECT_EQ(std::ranges::count_if(lines,
                                   [](const std::string& line) {
-                                    return line.find("load_failed") != std::string::npos;
+                                    return line.find("load_failed: engine") != std::string::npos;
                                   }),
             1);
 }
