@@ -46,15 +46,15 @@ class SchedulerConnectorTest : public testing::Test {
         {rank_with({{.base_address = 4096, .block_len_bytes = 64}})});
   }
 
-  // A request that names engine p, whose handshake answers with these regions.
-  void ask(std::vector<KvRegion> regions) {
+  // A request whose reference names this engine, without a seal.
+  void add_request(const std::string& engine) {
     const RequestId id("r");
     const std::vector<TokenId> prompt{1, 2, 3, 4};
     const std::vector<std::string> cache_keys;
     const std::optional<KvTransferParams> params =
         KvTransferParams{.do_remote_prefill = true,
                          .remote_block_ids = {{{BlockId(0)}}},
-                         .remote_engine_id = EngineId("p"),
+                         .remote_engine_id = EngineId(engine),
                          .remote_request_id = LeaseId("l"),
                          .remote_host = "127.0.0.1",
                          .remote_port = 2};
@@ -64,6 +64,11 @@ class SchedulerConnectorTest : public testing::Test {
                                .cache_keys = cache_keys,
                                .kv_transfer_params = params},
                               at(0));
+  }
+
+  // A request that names engine p, whose handshake answers with these regions.
+  void ask(std::vector<KvRegion> regions) {
+    add_request("p");
     const auto handshakes = connector_.take_handshakes(at(0));
     ASSERT_EQ(handshakes.size(), 1u);
     connector_.on_handshake(handshakes[0].address,
@@ -119,22 +124,7 @@ TEST_F(SchedulerConnectorTest, APeerThatFitsIsAddedAndAReferenceWithoutSealIsRef
 
 // L28: a client that sends P's own reference back to P gets its text; no handshake is made.
 TEST_F(SchedulerConnectorTest, AReferenceToThisVeryEngineIsRefusedWithoutAHandshake) {
-  const RequestId id("r");
-  const std::vector<TokenId> prompt{1, 2, 3, 4};
-  const std::vector<std::string> cache_keys;
-  const std::optional<KvTransferParams> params =
-      KvTransferParams{.do_remote_prefill = true,
-                       .remote_block_ids = {{{BlockId(0)}}},
-                       .remote_engine_id = EngineId("d"),
-                       .remote_request_id = LeaseId("l"),
-                       .remote_host = "127.0.0.1",
-                       .remote_port = 1};
-  connector_.on_new_request({.id = id,
-                             .client_id = "r",
-                             .prompt_token_ids = prompt,
-                             .cache_keys = cache_keys,
-                             .kv_transfer_params = params},
-                            at(0));
+  add_request("d");
   EXPECT_TRUE(connector_.take_handshakes(at(0)).empty());
   EXPECT_EQ(connector_.counters().value(Counter::kInvalidReferences), 1u);
 }
