@@ -2,11 +2,12 @@
 // within any range, and its unsigned types wrap.
 #pragma once
 
-#include <charconv>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
-#include <system_error>
+
+#include "kvlease/base/text.h"
 
 namespace kvlease {
 
@@ -16,11 +17,8 @@ using TextCheck = std::function<std::string(const std::string& text)>;
 template <typename Number>
 TextCheck between(Number min, Number max, const char* what) {
   return [=](const std::string& text) -> std::string {
-    Number value{};
-    const char* const end = text.data() + text.size();
-    const auto [parsed_to, problem] = std::from_chars(text.data(), end, value);
-    const bool whole = problem == std::errc{} && parsed_to == end;
-    if (whole && value >= min && value <= max) return {};
+    const std::optional<Number> value = parse_number<Number>(text);
+    if (value && *value >= min && *value <= max) return {};
     return "'" + text + "' is no " + what + " from " + std::to_string(min) + " to " +
            std::to_string(max);
   };

@@ -50,8 +50,7 @@ auto fields(Like<Event> auto& v) {
 }
 auto fields(Like<WorkerOutput> auto& v) {
   return std::tie(v.finished_sending, v.finished_recving, v.failed_recving, v.quiet_recving,
-                  v.lost_leases, v.suspect_peers, v.removed_peers, v.renewed_metadata, v.counters,
-                  v.events);
+                  v.lost_leases, v.suspect_peers, v.renewed_metadata, v.counters, v.events);
 }
 
 class Encoder {

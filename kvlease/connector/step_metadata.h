@@ -107,7 +107,6 @@ struct WorkerOutput {
   std::vector<RequestId> quiet_recving;        // failed before, its destination may be reused (L26)
   std::vector<LostLease> lost_leases;          // found by the probe (L25)
   std::vector<SuspectPeer> suspect_peers;      // (L21)
-  std::vector<PeerId> removed_peers;           // gone at the transport, none of theirs in flight
   std::vector<RankMetadata> renewed_metadata;  // one when this rank's agent was made anew (L21)
   Counters counters;                           // since the last answer
   std::vector<Event> events;

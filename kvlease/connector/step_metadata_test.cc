@@ -84,7 +84,6 @@ class Draw {
         .quiet_recving = list([this] { return request(); }),
         .lost_leases = list([this] { return LostLease{peer(), lease()}; }),
         .suspect_peers = list([this] { return SuspectPeer{peer(), text()}; }),
-        .removed_peers = list([this] { return peer(); }),
         .renewed_metadata = list([this] { return rank(); }),
         .counters = {},
         .events = list([this] {

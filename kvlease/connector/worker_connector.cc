@@ -189,7 +189,6 @@ void WorkerConnector::add_waiting_peers(Instant now) {
       still_waiting.push_back(std::move(order));
     } else if (const auto added = add_peer(order, now); !added) {
       output_.suspect_peers.push_back({order.peer, added.error().message});
-      output_.removed_peers.push_back(order.peer);
     }
   }
   peers_waiting_ = std::move(still_waiting);
@@ -252,7 +251,6 @@ void WorkerConnector::renew_refused_agent() {
   const auto renewed = renew_agent_(agent_number_ + 1);
   if (!renewed) return;  // the old agent goes on
   ++agent_number_;
-  for (const auto& [id, peer] : peers_) output_.removed_peers.push_back(id);
   peers_.clear();
   transport_ = *renewed;
   const auto registered = register_kv_caches();
@@ -270,7 +268,6 @@ void WorkerConnector::remove_quiet_peers() {
     transport_->release_list(peer.blocks_list);
     if (peer.entries_count > 0) transport_->release_list(peer.entries_list);
     transport_->remove_peer(peer.agent);
-    output_.removed_peers.push_back(it->first);
     it = peers_.erase(it);
   }
 }

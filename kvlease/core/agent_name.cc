@@ -2,22 +2,18 @@
 // the incarnation as 16 hex digits.
 #include "kvlease/core/agent_name.h"
 
-#include <charconv>
 #include <string>
-#include <system_error>
 
 #include "kvlease/base/check.h"
 #include "kvlease/base/hex.h"
+#include "kvlease/base/text.h"
 
 namespace kvlease {
 namespace {
 
 std::optional<std::uint32_t> parse_decimal(std::string_view text) {
-  std::uint32_t value = 0;
-  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
   const bool canonical = text.size() == 1 || !text.starts_with('0');
-  if (failure != std::errc{} || end != text.data() + text.size() || !canonical) return std::nullopt;
-  return value;
+  return canonical ? parse_number<std::uint32_t>(text) : std::nullopt;
 }
 
 }  // namespace

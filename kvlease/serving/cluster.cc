@@ -19,9 +19,6 @@ constexpr std::string_view kListening = "listening on ";
 constexpr std::size_t kLastLinesMax = 10;
 constexpr Duration kAskAgain = std::chrono::milliseconds{20};
 
-bool any_text(std::string_view) { return true; }
-constexpr TextRule kAnyText{"a string", any_text};
-
 std::optional<std::uint16_t> port_of(std::string_view line) {
   const std::string_view address = line.substr(kListening.size());
   const std::size_t end = address.find(' ');

@@ -17,9 +17,6 @@ constexpr std::size_t kTransferParamsBytesMax = 16u << 20;
 constexpr std::size_t kStopTokensMax = 128;
 constexpr std::string_view kPromptAllowed = "a string that is not empty, or an array of token ids";
 
-bool any_text(std::string_view) { return true; }
-constexpr TextRule kAnyText{"a string", any_text};
-
 // A prompt is text or token ids, as in vLLM; a batch of several prompts is not taken.
 std::optional<std::vector<TokenId>> parse_prompt(std::string_view json) {
   if (const auto text = json_string(json)) return tokenize(*text);

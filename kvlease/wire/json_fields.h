@@ -47,6 +47,8 @@ struct TextRule {
   bool (*accepts)(std::string_view text);
 };
 
+inline constexpr TextRule kAnyText{"a string", [](std::string_view) { return true; }};
+
 // An id that becomes part of agent names (L7).
 inline constexpr std::string_view kEngineIdAllowed =
     "a string of 1 to 255 printable ASCII characters without '/'";
