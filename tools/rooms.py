@@ -22,12 +22,14 @@ MAY_INCLUDE = {
     "connector": {"base", "core", "wire", "transport"},
     "engine": {"base", "core", "connector"},
     "synthetic": {"base", "core", "connector", "engine"},
+    "route": {"base", "core", "wire"},
+    "obs": {"base", "core"},
     "runtime": {"base"},
 }
 EVERYTHING = set(MAY_INCLUDE) | {"serving"}
 MAY_INCLUDE |= {"serving": EVERYTHING, "cli": EVERYTHING}
 
-PURE = ("base", "core", "wire", "transport", "fabric", "connector", "engine", "synthetic")
+PURE = ("base", "core", "wire", "transport", "fabric", "connector", "engine", "synthetic", "route")
 
 # What a pure room must not use, and what to use there.
 BANNED_IN_PURE = [
@@ -63,6 +65,7 @@ HEAVY = [
     (r"<boost/url", [r"kvlease/runtime/\w+\.cc"]),
     (r"<sodium", [r"kvlease/wire/\w+\.cc", r"kvlease/cli/\w+\.cc"]),
     (r"<CLI/", [r"kvlease/cli/\w+\.cc"]),
+    (r"<prometheus/", [r"kvlease/obs/\w+\.cc"]),
     (r"<dlfcn\.h>", [r"kvlease/nixl/\w+\.cc"]),
 ]
 
