@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <ranges>
 #include <utility>
 
 #include "kvlease/base/check.h"
@@ -34,17 +35,55 @@ std::optional<InstanceEvent> parse_event(std::string_view line, std::string inst
   json.string("event", kAnyText, event.kind);
   std::optional<std::string> lease;
   std::optional<std::string> request;
+  std::optional<std::string> peer;
   std::optional<std::string> detail;
   json.string("lease", kAnyText, lease);
   json.string("request", kAnyText, request);
+  json.string("peer", kAnyText, peer);
   json.string("detail", kAnyText, detail);
-  json.integer("count", {}, event.count);
-  json.number("length_s", event.length_seconds);
+  std::optional<std::uint64_t> count;
+  std::optional<double> length_seconds;
+  json.integer("count", {}, count);
+  json.number("length_s", length_seconds);
   if (problem) return std::nullopt;
+  event.count = count.value_or(0);
+  event.length_seconds = length_seconds.value_or(0);
   event.lease = lease.value_or("");
   event.request = request.value_or("");
+  event.peer = peer.value_or("");
   event.detail = detail.value_or("");
   return event;
+}
+
+// An answer in one piece, or one piece of a stream.
+void add_piece(std::string_view text, CompletionResult& result, std::optional<Error>& problem) {
+  JsonObject json = open_json(text, 1 << 26, "the answer", problem);
+  if (const auto it = json.rest().find("kv_transfer_params"); it != json.rest().end()) {
+    result.kv_transfer_params = std::string(it->second);
+  }
+  const auto choices = json.array("choices", true, "one choice");
+  if (!choices || choices->empty()) return;
+  std::string piece;
+  JsonObject(choices->front(), "choices[0]", problem).string("text", kAnyText, piece);
+  result.text += piece;
+}
+
+Result<CompletionResult> parse_stream(std::string_view body) {
+  constexpr std::string_view kData = "data: ";
+  constexpr std::string_view kEnd = "\n\n";
+  CompletionResult result;
+  std::optional<Error> problem;
+  while (body.starts_with(kData) && !problem) {
+    const std::size_t end = body.find(kEnd);
+    if (end == std::string_view::npos) break;
+    const std::string_view piece = body.substr(kData.size(), end - kData.size());
+    if (piece == "[DONE]") return result;
+    add_piece(piece, result, problem);
+    body.remove_prefix(end + kEnd.size());
+  }
+  if (problem) return std::unexpected(*problem);
+  return error(ErrorCode::kUnavailable,
+               "the stream ends before its end: \"" + std::string(body.substr(0, 200)) + '"');
 }
 
 Result<CompletionResult> parse_completion(const Result<HttpResponse>& response) {
@@ -53,17 +92,11 @@ Result<CompletionResult> parse_completion(const Result<HttpResponse>& response) 
     return error(ErrorCode::kUnavailable,
                  "HTTP " + std::to_string(response->status) + ": " + response->body);
   }
-  std::optional<Error> problem;
-  JsonObject json = open_json(response->body, 1 << 26, "the answer", problem);
+  const std::string_view type = response->headers.find("Content-Type").value_or("");
+  if (type.starts_with("text/event-stream")) return parse_stream(response->body);
   CompletionResult result;
-  if (const auto it = json.rest().find("kv_transfer_params"); it != json.rest().end()) {
-    result.kv_transfer_params = std::string(it->second);
-  }
-  if (const auto choices = json.array("choices", true, "one choice");
-      choices && !choices->empty()) {
-    JsonObject choice(choices->front(), "choices[0]", problem);
-    choice.string("text", kAnyText, result.text);
-  }
+  std::optional<Error> problem;
+  add_piece(response->body, result, problem);
   if (problem) return std::unexpected(*problem);
   return result;
 }
@@ -73,6 +106,7 @@ std::string completion_request(const Cluster::CompletionCall& call) {
   body.string("model", "synthetic");
   body.string("prompt", call.prompt);
   body.integer("max_tokens", call.max_tokens);
+  if (call.stream) body.boolean("stream", true);
   if (call.ignore_eos) body.boolean("ignore_eos", true);
   if (!call.kv_transfer_params.empty()) body.json("kv_transfer_params", call.kv_transfer_params);
   return body.take();
@@ -91,11 +125,35 @@ Cluster::Child& Cluster::child(const std::string& name) {
 }
 
 Result<void> Cluster::start(const std::string& name, StartOptions options) {
+  std::vector<std::pair<std::string, StartOptions>> one;
+  one.emplace_back(name, std::move(options));
+  return start_all(std::move(one));
+}
+
+Result<void> Cluster::start_all(std::vector<std::pair<std::string, StartOptions>> children) {
+  const std::size_t first = children_.size();
+  for (auto& [name, options] : children) {
+    if (const auto spawned = spawn(name, std::move(options)); !spawned) return spawned;
+  }
+  const auto started = std::views::drop(children_, static_cast<std::ptrdiff_t>(first));
+  wait_until(
+      [&] {
+        return std::ranges::all_of(
+            started, [](const Child& child) { return child.port != 0 || child.exit.has_value(); });
+      },
+      kStartLimit);
+  for (const Child& child : started) {
+    if (const auto good = check_started(child); !good) return good;
+  }
+  return {};
+}
+
+Result<void> Cluster::spawn(const std::string& name, StartOptions options) {
   KVL_CHECK(std::ranges::find(children_, name, &Child::name) == children_.end(), "a new name");
   Child& child = children_.emplace_back();
   child.name = name;
-  std::vector<std::string> argv{options_.binary, "serve", "--port", std::to_string(options.port),
-                                "--log-events"};
+  std::vector<std::string> argv{options_.binary, options.command, "--port",
+                                std::to_string(options.port), "--log-events"};
   argv.insert(argv.end(), options.arguments.begin(), options.arguments.end());
   auto process = ChildProcess::spawn(
       loop_, {.argv = std::move(argv),
@@ -105,12 +163,15 @@ Result<void> Cluster::start(const std::string& name, StartOptions options) {
               .on_exit = [&child](ExitStatus status) { child.exit = status; }});
   if (!process) return std::unexpected(process.error());
   child.process.emplace(std::move(*process));
-  wait_until([&] { return child.port != 0 || child.exit; }, kStartLimit);
+  return {};
+}
+
+Result<void> Cluster::check_started(const Child& child) const {
   if (child.port != 0) return {};
   std::string words;
   for (const std::string& line : child.last_lines) words += "\n  " + line;
   return error(ErrorCode::kUnavailable,
-               "instance " + name + " did not come up (" +
+               child.name + " did not come up (" +
                    (child.exit ? to_string(*child.exit) : std::string("no answer in time")) +
                    "):" + words);
 }
@@ -119,10 +180,10 @@ Result<void> Cluster::stop(const std::string& name) {
   Child& child = this->child(name);
   child.process->kill(SIGTERM);
   if (!wait_until([&] { return child.exit.has_value(); }, kStopLimit)) {
-    return error(ErrorCode::kTimeout, "instance " + name + " does not end after SIGTERM");
+    return error(ErrorCode::kTimeout, name + " does not end after SIGTERM");
   }
   if (child.exit->success()) return {};
-  return error(ErrorCode::kUnavailable, "instance " + name + ": " + to_string(*child.exit));
+  return error(ErrorCode::kUnavailable, name + ": " + to_string(*child.exit));
 }
 
 void Cluster::signal(const std::string& name, int signal) { child(name).process->kill(signal); }
@@ -162,7 +223,7 @@ std::unique_ptr<Cluster::PendingCompletion> Cluster::begin_completion(const std:
        .target = "/v1/completions",
        .headers = {{"Content-Type", "application/json"}, {"X-Request-Id", call.request_id}},
        .body = completion_request(call),
-       .timeout = kCallLimit},
+       .timeout = call.timeout},
       [raw = pending.get()](Result<HttpResponse> response) {
         raw->result = parse_completion(response);
       });
@@ -195,6 +256,11 @@ Result<InstanceLedger> Cluster::ledger(const std::string& name) {
     blocks->integer("leased", {}, result.blocks_leased);
     blocks->integer("quarantined", {}, result.blocks_quarantined);
     blocks->integer("in_use", {}, result.blocks_in_use);
+    std::uint64_t free = 0;
+    std::uint64_t cached = 0;
+    blocks->integer("free", {}, free);
+    blocks->integer("cached", {}, cached);
+    result.blocks_free = free + cached;
   }
   if (auto counters = json.object("counters", true)) {
     for (const auto& [counter, count] : counters->rest()) {

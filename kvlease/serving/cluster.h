@@ -1,5 +1,5 @@
-// Instances as child processes, for the demo and for tests, driven step by step: starting them,
-// calling and signalling them, and waiting for what their events say.
+// Instances and the router as child processes, for the demo and for tests, driven step by step:
+// starting them, calling and signalling them, and waiting for what their events say.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +20,14 @@
 
 namespace kvlease {
 
-// One event of one instance, as it was written (see Instance).
+// One event of one instance or router, as it was written (see Instance and Proxy).
 struct InstanceEvent {
   Instant at;  // when it was read here
   std::string instance;
   std::string kind;
   std::string lease;
   std::string request;
+  std::string peer;
   std::string detail;
   std::uint64_t count = 0;
   double length_seconds = 0;
@@ -45,6 +46,7 @@ struct InstanceLedger {
   std::uint64_t blocks_leased = 0;
   std::uint64_t blocks_quarantined = 0;
   std::uint64_t blocks_in_use = 0;
+  std::uint64_t blocks_free = 0;  // for the taking: nobody's, or kept for the prefix cache only
   bool balanced = false;
   std::map<std::string, std::uint64_t> counters;  // by counter_name
 
@@ -68,13 +70,16 @@ class Cluster {
   ~Cluster();
 
   struct StartOptions {
+    std::string command = "serve";  // or "route"
     std::vector<std::string> arguments;
     std::vector<EnvironmentVariable> environment = {};
     std::uint16_t port = 0;  // 0: any free one
   };
-  // Starts `kvlease serve` and waits until it listens. Requires: a new name.
-  // Errors: kUnavailable with what the process said when it does not come up.
+  // Starts `kvlease serve` (or another command that serves) and waits until it listens.
+  // Requires: a new name. Errors: kUnavailable with what the process said when it does not come up.
   Result<void> start(const std::string& name, StartOptions options);
+  // The same for several, which come up together.
+  Result<void> start_all(std::vector<std::pair<std::string, StartOptions>> children);
 
   // SIGTERM, then waits for the exit. Errors: kTimeout, or kUnavailable for another exit code than
   // 0.
@@ -91,13 +96,16 @@ class Cluster {
   Result<HttpResponse> call(const std::string& name, HttpCallOptions options);
 
   // A completion; `kv_transfer_params` is JSON or empty. Waits for the answer.
-  // Errors: the client's; kUnavailable with the body for another status than 200.
+  // Errors: the client's; kUnavailable with the body for another status than 200, or when a stream
+  // ends before its end.
   struct CompletionCall {
     std::string prompt;
     std::uint32_t max_tokens = 16;
     std::string request_id;
     std::string kv_transfer_params;
     bool ignore_eos = false;
+    bool stream = false;
+    Duration timeout = std::chrono::seconds{60};
   };
   Result<CompletionResult> complete(const std::string& name, const CompletionCall& call);
   // The same, begun now: the answer is looked for later; dropping it hangs up.
@@ -128,6 +136,8 @@ class Cluster {
     std::optional<ChildProcess> process;
   };
   Child& child(const std::string& name);
+  Result<void> spawn(const std::string& name, StartOptions options);
+  Result<void> check_started(const Child& child) const;
   void on_line(Child& child, OutputStream stream, std::string_view line);
 
   EventLoop loop_;
