@@ -305,6 +305,21 @@ TEST_P(Abort, B20_InEveryStateACancelGivesTheBlocksBackAtOnce) {
   world.expect_all_back();
 }
 
+// L11, L34: no other traffic is needed for the late result of an aborted forward.
+TEST_P(Abort, B15_AnAbortedForwardIsCleanedUpByTheNormalTurn) {
+  InstanceOptions producer = options();
+  producer.prefill_time_per_token = milliseconds(50);
+  world.add("P", producer);
+  const Ticket ticket = world.prefill("P", prompt(20, 'a'));
+  world.abort(ticket);
+  world.run_to(at(0.9));
+  EXPECT_EQ(world.engine("P").blocks().in_use, 5u);  // L26: the forward still writes them
+  world.run_to(at(1.1));
+  EXPECT_EQ(world.engine("P").blocks().in_use, 0u);
+  EXPECT_EQ(world.engine("P").connector().leases().ledger().granted, 0u);
+  world.expect_all_back();
+}
+
 // L33: whom the reference names tells P of an end without a read.
 TEST_P(Abort, TheRouterReleasesWhereTheReferenceSaysSo) {
   world.add("P", options());

@@ -174,5 +174,107 @@ TEST_P(Failure, F10_FailedIsNotQuiet) {
   world.expect_all_back();
 }
 
+// L48: one limit, that of the worker, decides: a read that lands before it is good, one that lands
+// after it has failed, is quarantined until it has landed, and is nothing else any more.
+TEST_P(Failure, C14_AReadIsGoodOrTimedOutAndNeverBoth) {
+  for (const bool in_time : {true, false}) {
+    World fresh;
+    fresh.add("P", options());
+    fresh.add("D", options());
+    const std::string text = prompt(32, 'a');
+    const std::string params = fresh.params_of_prefill("P", text);
+    fresh.network().set_read_latency(in_time ? milliseconds(59'900) : milliseconds(60'100));
+    const Ticket ticket = fresh.decode("D", text, params, 8);
+    fresh.run_to(at(1));
+    fresh.network().set_read_latency(std::chrono::microseconds(20));
+    fresh.run_to(at(60.05));
+    EXPECT_EQ(fresh.finished(ticket), true);
+    EXPECT_EQ(fresh.engine("D").blocks().quarantined, in_time ? 0u : 8u);
+    fresh.run_to(at(60.2));
+    EXPECT_EQ(fresh.engine("D").blocks().quarantined, 0u);
+    EXPECT_EQ(fresh.outcome(ticket).text, reference_text(text, 8));
+    EXPECT_EQ(fresh.count("D", Counter::kReadsValidated), in_time ? tp() : 0u);
+    EXPECT_EQ(fresh.count("D", Counter::kReadsTimedOut), in_time ? 0u : tp());
+    EXPECT_EQ(fresh.count("D", Counter::kFallbacks), in_time ? 0u : 1u);
+    fresh.run_for(seconds(30));
+    fresh.expect_all_back();
+  }
+}
+
+// L26, L48: the client has its one answer, with a reason, while the memory is still taken. (The
+// world fails a test in which a request gets a second one.)
+TEST_P(Failure, F11_ARequestThatRanOutOfTimeIsAnsweredOnce) {
+  InstanceOptions consumer = options(LoadFailurePolicy::kFail);
+  consumer.lease.load_timeout = seconds(20);
+  world.add("P", options());
+  world.add("D", consumer);
+  const std::string text = prompt(32, 'a');
+  const Ticket ticket = decode_slowly(text, world.params_of_prefill("P", text), seconds(25));
+  ASSERT_TRUE(world.finishes(ticket, milliseconds(20'010)));
+  EXPECT_GE(world.now(), at(20));
+  EXPECT_EQ(world.outcome(ticket).finish_reason, FinishReason::kError);
+  EXPECT_NE(world.outcome(ticket).error_message.find("timed_out"), std::string::npos)
+      << world.outcome(ticket).error_message;
+  EXPECT_EQ(world.engine("D").blocks().quarantined, 8u);
+  world.run_for(seconds(30));
+  world.expect_all_back();
+}
+
+// L27: the prefill node is lost in the middle of the read, or the client cancels then.
+TEST_P(Failure, H11_LostOrCancelledInMidRead) {
+  for (const bool lost : {true, false}) {
+    fabric::NetworkConfig config;
+    config.chunk_bytes = 64;
+    config.bandwidth_bytes_per_us = 1;
+    World fresh(config);
+    fresh.add("P", options());
+    fresh.add("D", options());
+    const std::string text = prompt(64, 'a');
+    const std::string params = fresh.params_of_prefill("P", text);
+    const Ticket ticket = fresh.decode("D", text, params, 8);
+    ASSERT_TRUE(fresh.run_until([&] { return fresh.count("D", Counter::kReadsPosted) == tp(); },
+                                seconds(1)));
+    fresh.run_for(std::chrono::microseconds(300));  // some pieces are here, others are not
+    EXPECT_FALSE(fresh.finished(ticket));
+    if (lost) {
+      fresh.kill("P");
+    } else {
+      fresh.abort(ticket);
+    }
+    ASSERT_TRUE(fresh.finishes(ticket, seconds(1)));
+    if (lost) {
+      EXPECT_EQ(fresh.outcome(ticket).text, reference_text(text, 8));
+      EXPECT_EQ(fresh.outcome(ticket).num_cached_tokens, 0u);
+    }
+    EXPECT_EQ(fresh.count("D", Counter::kReadsValidated), 0u);
+    fresh.run_for(seconds(30));
+    fresh.expect_all_back();
+  }
+}
+
+class FailureOfARank : public PairTest {};
+INSTANTIATE_TEST_SUITE_P(Ranks, FailureOfARank, ::testing::Values(2u));
+
+// L38: one rank cannot post its read; nobody waits for what cannot come, and what the other rank
+// has read is not used.
+TEST_P(FailureOfARank, C12_OneReadThatCannotBePostedFailsTheLoad) {
+  for (const LoadFailurePolicy policy : kPolicies) {
+    World fresh;
+    InstanceOptions consumer = options(policy);
+    consumer.faults = {{}, {.refuse_post = fabric::Strikes::nth(1)}};
+    fresh.add("P", options());
+    fresh.add("D", consumer);
+    const std::string text = prompt(32, 'a');
+    const Ticket ticket = fresh.decode("D", text, fresh.params_of_prefill("P", text), 8);
+    ASSERT_TRUE(fresh.finishes(ticket, milliseconds(10)));
+    expect_failed_load(fresh, ticket, text, policy);
+    EXPECT_EQ(fresh.outcome(ticket).num_cached_tokens, 0u);
+    EXPECT_EQ(fresh.count("D", Counter::kReadsPosted), 1u);
+    EXPECT_EQ(fresh.count_events("D", EventKind::kLoadFailed), 1u);
+    fresh.run_for(seconds(40));
+    fresh.expect_all_back();
+  }
+}
+
 }  // namespace
 }  // namespace kvlease::pairs

@@ -322,6 +322,59 @@ TEST_P(Peer, D17_ALeaseThatEndsDuringTheHandshakeIsOver) {
   world.expect_all_back();
 }
 
+// L24: what waited behind a slow handshake is not read once its lease is over; the blocks' next
+// owner keeps its bytes to itself.
+TEST_P(Peer, C13_AReadBehindASlowHandshakeIsNotMadeAfterTheLease) {
+  InstanceOptions producer = options();
+  producer.scheduler.num_blocks = 12;
+  InstanceOptions consumer = options();
+  consumer.lease.handshake_timeout = seconds(60);
+  world.add("P", producer);
+  world.add("D", consumer);
+  const std::string text = prompt(40, 'a');
+  const std::string params = world.params_of_prefill("P", text);
+  world.set_handshake("P", HandshakeBehaviour::kAnswers, seconds(33));
+  const Ticket ticket = world.decode("D", text, params, 8);
+  world.run_to(at(31));
+  EXPECT_EQ(ended("P", LeaseEnd::kExpired), 1u);
+  const std::string others = world.params_of_prefill("P", prompt(40, 's'));
+  ASSERT_TRUE(world.finishes(ticket, seconds(3)));
+  EXPECT_GE(world.now(), at(33));
+  expect_text(ticket, text, 8);
+  EXPECT_EQ(world.outcome(ticket).num_cached_tokens, 0u);
+  EXPECT_EQ(world.count("D", Counter::kReadsValidated), 0u);
+  EXPECT_EQ(live("P"), 1u);  // that of the next owner
+  const Ticket next = world.decode("D", prompt(40, 's'), others, 8);
+  ASSERT_TRUE(world.finishes(next, seconds(1)));
+  expect_text(next, prompt(40, 's'), 8);
+  world.expect_all_back();
+}
+
+// L29, L31: however many need the missing peer, one handshake is made and one connection.
+TEST_P(Peer, D12_EightRequestsMakeOneConnection) {
+  add_pair();
+  for (std::size_t round = 1; round <= 20; ++round) {
+    std::vector<Ticket> tickets;
+    std::vector<std::string> texts;
+    for (int i = 0; i < 8; ++i) {
+      texts.push_back(prompt(6, 'a') + std::to_string(100 * round + static_cast<std::size_t>(i)));
+      const std::string params = world.params_of_prefill("P", texts.back());
+      tickets.push_back(world.decode("D", texts.back(), params, 4));
+    }
+    for (std::size_t i = 0; i < tickets.size(); ++i) {
+      ASSERT_TRUE(world.finishes(tickets[i], seconds(1)));
+      expect_text(tickets[i], texts[i], 4);
+    }
+    EXPECT_EQ(world.count("D", Counter::kHandshakesStarted), round);
+    EXPECT_EQ(world.count("D", Counter::kHandshakesDone), round);
+    world.run_for(seconds(1));
+    world.kill("P");
+    world.run_for(seconds(20));
+    world.restart("P", options());
+  }
+  EXPECT_EQ(world.count("D", Counter::kFallbacks), 0u);
+}
+
 // L2, L7: another decoder takes over a lease.
 TEST_P(Peer, H12_AnotherDecoderFetchesTheSamePrefill) {
   world.add("P", options());

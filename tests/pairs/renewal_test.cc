@@ -2,6 +2,8 @@
 // (scenarios A).
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/pairs/fixture.h"
 
 namespace kvlease::pairs {
@@ -188,6 +190,43 @@ TEST_P(Renewal, A10_TheSameReadOfARenewedLeaseIsGood) {
   EXPECT_EQ(world.count("D", Counter::kReadsRejected), 0u);
   world.run_for(milliseconds(10));
   EXPECT_EQ(ended("P", LeaseEnd::kCompleted), 1u);
+  world.expect_all_back();
+}
+
+// L24: one batch, four verdicts: over, good, good, and one that failed for a reason of its own and
+// keeps it.
+TEST_P(Renewal, A11_EachReadOfABatchHasItsOwnVerdict) {
+  world.add("P", options());
+  world.add("D", with_faults(options(), {.fail_read = fabric::Strikes::nth(4)}));
+  std::vector<std::string> params;
+  for (const char kind : {'a', 'b', 'c', 'd'}) {
+    params.push_back(world.params_of_prefill("P", prompt(22, kind)));
+  }
+  const auto lease_of = [](const std::string& text) {
+    return *parse_kv_transfer_params(text, 1 << 20)->remote_request_id;
+  };
+  world.network().set_read_latency(seconds(12));
+  std::vector<Ticket> tickets;
+  for (std::size_t i = 0; i < 4; ++i) {
+    tickets.push_back(world.decode("D", prompt(22, "abcd"[i]), params[i], 8));
+  }
+  ASSERT_TRUE(world.run_until([&] { return world.count("D", Counter::kReadsPosted) == 4u * tp(); },
+                              seconds(1)));
+  world.network().set_read_latency(std::chrono::microseconds(20));
+  world.run_to(at(10));
+  for (const std::size_t over : {0, 3}) EXPECT_TRUE(world.release("P", lease_of(params[over])));
+  for (std::size_t i = 0; i < 4; ++i) {
+    ASSERT_TRUE(world.finishes(tickets[i], seconds(5)));
+    expect_text(tickets[i], prompt(22, "abcd"[i]), 8);
+    EXPECT_EQ(world.outcome(tickets[i]).num_cached_tokens, i == 1 || i == 2 ? 21u : 0u);
+  }
+  std::vector<std::string> causes;
+  for (const auto& [name, event] : world.events()) {
+    if (event.kind != EventKind::kLoadFailed) continue;
+    causes.push_back(event.detail.substr(0, event.detail.find(':')));
+  }
+  std::ranges::sort(causes);
+  EXPECT_EQ(causes, (std::vector<std::string>{"lease_lost", "transfer_failed"}));
   world.expect_all_back();
 }
 

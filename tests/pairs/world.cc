@@ -161,6 +161,12 @@ bool World::release(const std::string& name, const LeaseId& lease) {
   return found;
 }
 
+std::size_t World::cut_leases(const std::string& name) {
+  const std::size_t cut = engine(name).connector().cut_leases();
+  turn_unless_stopped(name);
+  return cut;
+}
+
 void World::refuse_request(const std::string& name, NewRequest request) {
   engine(name).core().refuse_request(std::move(request), now_);
   turn_unless_stopped(name);

@@ -89,6 +89,8 @@ class World {
   void abort(Ticket ticket);
   // By HTTP (L10). False: not found.
   bool release(const std::string& engine, const LeaseId& lease);
+  // At the drain limit (L36). Returns how many.
+  std::size_t cut_leases(const std::string& engine);
   // Answered with 4xx by the host itself (L33).
   void refuse_request(const std::string& engine, NewRequest request);
   // Prefills in as much time as it takes and returns the params.
