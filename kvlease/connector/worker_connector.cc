@@ -22,6 +22,9 @@ constexpr Duration kIdleDrainInterval = std::chrono::seconds{1};
 
 // How often one peer's metadata may be refused before our own agent is made anew (L21).
 constexpr std::uint32_t kRefusalsMax = 3;
+// How soon that is tried again when it fails, twice as late each time.
+constexpr Duration kRenewalBackOffMin = std::chrono::seconds{1};
+constexpr Duration kRenewalBackOffMax = std::chrono::seconds{60};
 
 std::vector<MemoryRegion> block_descriptors(std::span<const KvRegion> regions,
                                             std::uint32_t num_blocks) {
@@ -73,6 +76,7 @@ WorkerConnector::WorkerConnector(const WorkerConnectorOptions& options, Transpor
 }
 
 Result<void> WorkerConnector::register_kv_caches() {
+  has_memory_ = false;
   std::vector<MemoryRegion> memory;
   for (const KvRegion& region : caches_.regions) {
     memory.push_back({.address = region.base_address,
@@ -94,6 +98,7 @@ Result<void> WorkerConnector::register_kv_caches() {
   if (!landing) return std::unexpected(landing.error());
   local_blocks_list_ = *blocks;
   landing_list_ = *landing;
+  has_memory_ = true;
   return {};
 }
 
@@ -146,7 +151,7 @@ void WorkerConnector::poll(Instant now) {
   fail_due_reads(now);
   for (auto& [id, peer] : peers_) advance_probe(id, peer, now);
   remove_quiet_peers();
-  renew_refused_agent();
+  renew_refused_agent(now);
   add_waiting_peers(now);
   start_waiting_reads(now);
   if (grace_.may_expire(now)) leases_.sweep(now);  // L9: after what had arrived; L47
@@ -168,6 +173,7 @@ Instant WorkerConnector::next_deadline(Instant now) {
   Instant next = saturating_add(now, kIdleDrainInterval);
   next = earlier(next, std::max(leases_.next_deadline(), grace_.until()));
   next = earlier(next, tracker_.next_deadline());
+  if (renewal_due_ && *renewal_due_ > now) next = earlier(next, *renewal_due_);
   const bool probing = std::ranges::any_of(
       peers_, [](const auto& entry) { return entry.second.probe.transfer.has_value(); });
   const bool reading = probing || std::ranges::any_of(reads_, [](const auto& entry) {
@@ -180,6 +186,7 @@ Instant WorkerConnector::next_deadline(Instant now) {
 }
 
 void WorkerConnector::add_waiting_peers(Instant now) {
+  if (!has_memory_) return;  // they wait for the next renewal (L21)
   std::vector<PeerToAdd> still_waiting;
   for (PeerToAdd& order : peers_waiting_) {
     const AgentName& agent = order.ranks[options_.rank.value()].agent_name;
@@ -239,23 +246,39 @@ void WorkerConnector::count_refusal(const AgentName& agent) {
 }
 
 // L21: what a transport holds against a peer that is alive is cured by a new agent of our own.
-void WorkerConnector::renew_refused_agent() {
+void WorkerConnector::renew_refused_agent(Instant now) {
   const auto refused = std::ranges::find_if(
       refusals_, [](const auto& entry) { return entry.second >= kRefusalsMax; });
-  if (refused == refusals_.end() || !renew_agent_) return;
+  if (refused != refusals_.end() && renew_agent_ && !renewal_due_) {
+    renewed_for_.insert(refused->first);
+    refusals_.clear();
+    renewal_due_ = now;
+    renewal_back_off_ = kRenewalBackOffMin;
+  }
   const bool busy =
       std::ranges::any_of(peers_, [](const auto& entry) { return entry.second.transfers > 0; });
-  if (busy) return;
-  renewed_for_.insert(refused->first);
-  refusals_.clear();
+  if (!renewal_due_ || now < *renewal_due_ || busy) return;
+  if (auto metadata = renew_agent()) {
+    output_.renewed_metadata.push_back(std::move(*metadata));
+    renewal_due_.reset();
+  } else {
+    renewal_due_ = now + renewal_back_off_;
+    renewal_back_off_ = std::min(renewal_back_off_ * 2, kRenewalBackOffMax);
+  }
+}
+
+// Errors: the host's, then the old agent goes on; the new agent's, then nothing is sent or read
+// until the next attempt.
+Result<RankMetadata> WorkerConnector::renew_agent() {
   const auto renewed = renew_agent_(agent_number_ + 1);
-  if (!renewed) return;  // the old agent goes on
+  if (!renewed) return std::unexpected(renewed.error());
   ++agent_number_;
   peers_.clear();
   transport_ = *renewed;
-  const auto registered = register_kv_caches();
-  auto metadata = get_handshake_metadata();
-  if (registered && metadata) output_.renewed_metadata.push_back(std::move(*metadata));
+  if (const auto registered = register_kv_caches(); !registered) {
+    return std::unexpected(registered.error());
+  }
+  return get_handshake_metadata();
 }
 
 void WorkerConnector::remove_quiet_peers() {

@@ -59,7 +59,8 @@ class WorkerConnector {
 
   // Lets this rank's agent be made anew under the given number when the transport has refused one
   // peer's metadata three times, once all transfers are final (L21). The host replaces the agent
-  // that it owns and returns the new one. Without this, the peer stays refused.
+  // that it owns and returns the new one; when it cannot, or the new one takes no memory, it is
+  // asked again with back-off. Without this, the peer stays refused.
   using RenewAgent = std::move_only_function<Result<Transport*>(std::uint32_t agent_number)>;
   void set_renew_agent(RenewAgent renew_agent) { renew_agent_ = std::move(renew_agent); }
 
@@ -135,7 +136,8 @@ class WorkerConnector {
   Result<void> add_peer(const PeerToAdd& order, Instant now);
   void remove_quiet_peers();
   void count_refusal(const AgentName& agent);
-  void renew_refused_agent();
+  void renew_refused_agent(Instant now);
+  Result<RankMetadata> renew_agent();
 
   void begin_read(const RecvRequest& order, Instant now);
   void start_waiting_reads(Instant now);
@@ -176,7 +178,10 @@ class WorkerConnector {
   RenewAgent renew_agent_;
   std::uint32_t agent_number_ = 0;
   std::map<AgentName, std::uint32_t> refusals_;  // in a row, by peer
-  std::set<AgentName> renewed_for_;  // refused by the new agent too: the peer's own fault
+  std::set<AgentName> renewed_for_;     // refused by the new agent too: the peer's own fault
+  std::optional<Instant> renewal_due_;  // when our own agent is to be made anew
+  Duration renewal_back_off_{};         // before the next attempt, when one fails
+  bool has_memory_ = false;             // false after a renewal that went half-way
   std::map<RequestId, Read> reads_;
   std::vector<std::uint32_t> free_cells_;
   Counters lease_counters_taken_;

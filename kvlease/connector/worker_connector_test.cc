@@ -4,8 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <optional>
+
+#include "kvlease/base/prng.h"
 
 namespace kvlease {
 namespace {
@@ -21,6 +24,7 @@ class ScriptedTransport final : public Transport {
 
   const AgentName& name() const override { return name_; }
   Result<void> register_memory(const MemoryRegion&) override {
+    if (no_memory) return error(ErrorCode::kUnavailable, "cannot pin memory");
     ++registrations;
     return {};
   }
@@ -30,8 +34,10 @@ class ScriptedTransport final : public Transport {
       --refusals_;
       return error(ErrorCode::kIncompatible, "refused");
     }
-    peers.emplace_back(std::string(as_text(metadata)));
-    return peers.back();
+    const AgentName peer(std::string{as_text(metadata)});
+    EXPECT_EQ(std::ranges::find(peers, peer), peers.end()) << "a loaded peer is loaded again (L31)";
+    peers.push_back(peer);
+    return peer;
   }
   void remove_peer(const AgentName& peer) override { std::erase(peers, peer); }
   Result<DescListHandle> prepare_local(std::span<const MemoryRegion>) override {
@@ -46,7 +52,8 @@ class ScriptedTransport final : public Transport {
   }
   TransferState poll(TransferHandle) override { return state; }
   void release(TransferHandle) override { ++released; }
-  Result<void> send_notif(const AgentName&, std::span<const std::byte>) override {
+  Result<void> send_notif(const AgentName& peer, std::span<const std::byte>) override {
+    EXPECT_NE(std::ranges::find(peers, peer), peers.end()) << "a send to a peer that is not loaded";
     if (deaf) return error(ErrorCode::kSuspectPeer, "nobody there");
     ++sent;
     return {};
@@ -65,6 +72,7 @@ class ScriptedTransport final : public Transport {
   std::uint64_t registrations = 0;
   std::uint64_t sent = 0;
   bool deaf = false;
+  bool no_memory = false;
 
  private:
   AgentName name_;
@@ -163,6 +171,102 @@ TEST_F(WorkerConnectorTest, AnAgentIsNotMadeAnewWhileItsTransfersRun) {
   agent.state = TransferState::kError;  // the read is final
   worker.poll(at(2));
   EXPECT_EQ(renewals, 1);
+}
+
+// L21: a renewal that fails, in whole or half-way, is tried again with back-off; what is ordered in
+// between waits for it.
+TEST_F(WorkerConnectorTest, ARenewalThatFailsIsTriedAgain) {
+  ScriptedTransport old_agent("d/0/01.0", 3);
+  ScriptedTransport poor_agent("d/0/01.1", 0);
+  poor_agent.no_memory = true;
+  ScriptedTransport new_agent("d/0/01.2", 0);
+  WorkerConnector& worker = make_worker(old_agent);
+  std::vector<std::uint32_t> numbers;
+  worker.set_renew_agent([&](std::uint32_t number) -> Result<Transport*> {
+    numbers.push_back(number);
+    if (numbers.size() == 1) return error(ErrorCode::kUnavailable, "no agent");
+    return numbers.size() == 2 ? &poor_agent : &new_agent;
+  });
+  for (std::uint32_t attempt = 1; attempt <= 3; ++attempt) {
+    worker.start_load_kv({.peers_to_add = {peer(PeerId(attempt))}}, at(1));
+    EXPECT_TRUE(worker.get_finished(at(1)).renewed_metadata.empty());
+  }
+  EXPECT_EQ(numbers, (std::vector<std::uint32_t>{1}));
+  EXPECT_EQ(worker.next_deadline(at(1)), at(2));
+  EXPECT_TRUE(worker.get_finished(at(2)).renewed_metadata.empty());
+  EXPECT_EQ(numbers, (std::vector<std::uint32_t>{1, 1}));
+
+  worker.start_load_kv({.peers_to_add = {peer(PeerId(4))}, .reqs_to_recv = {[] {
+                                                             RecvRequest order = read("r");
+                                                             order.peer = PeerId(4);
+                                                             return order;
+                                                           }()}},
+                       at(3));
+  WorkerOutput output = worker.get_finished(at(3));
+  EXPECT_TRUE(output.failed_recving.empty());
+  EXPECT_TRUE(poor_agent.peers.empty());
+  EXPECT_EQ(poor_agent.posted, 0u);
+  output = worker.get_finished(at(4));
+  EXPECT_EQ(numbers, (std::vector<std::uint32_t>{1, 1, 2}));
+  ASSERT_EQ(output.renewed_metadata.size(), 1u);
+  EXPECT_EQ(output.renewed_metadata[0].agent_name, AgentName("d/0/01.2"));
+  EXPECT_EQ(new_agent.registrations, old_agent.registrations);
+  EXPECT_EQ(new_agent.posted, 1u);
+}
+
+// D11, D13: one thread orders adding, removing, reading and sending, in any order; each peer is
+// loaded once or not at all (the transport of these tests fails on the rest), and nothing is sent
+// to one that is not there.
+TEST_F(WorkerConnectorTest, D11_RemovingWhileAddingLeavesAPeerPresentOrAbsent) {
+  ScriptedTransport agent("d/0/01.0", 0);
+  WorkerConnector& worker = make_worker(agent);
+  Prng prng(11);
+  std::uint32_t newest = 1;
+  int reads = 0;
+  bool is_there = false;
+  for (int round = 0; round < 10'000; ++round) {
+    agent.state = prng.chance(1, 2) ? TransferState::kInProgress : TransferState::kError;
+    ConnectorMetadata orders;
+    if (is_there && prng.chance(1, 2)) {
+      orders.peers_to_remove.push_back(PeerId(newest));
+      is_there = false;
+    }
+    if (!is_there && prng.chance(1, 2)) {
+      orders.peers_to_add.push_back(peer(PeerId(++newest)));
+      is_there = true;
+    }
+    if (is_there && worker.reads_in_flight() == 0 && prng.chance(1, 2)) {
+      orders.reqs_to_recv.push_back(read(std::to_string(reads++)));
+      orders.reqs_to_recv.back().peer = PeerId(newest);
+    }
+    orders.completions_to_send = {{PeerId(newest), LeaseId("l")}};
+    worker.start_load_kv(orders, at(round));
+    worker.poll(at(round));
+    ASSERT_LE(agent.peers.size(), 1u) << "round " << round;
+  }
+  EXPECT_GT(reads, 1'000);
+  EXPECT_GT(agent.sent, 1'000u);
+  agent.state = TransferState::kError;
+  worker.start_load_kv({.peers_to_remove = {PeerId(newest)}}, at(20'000));
+  worker.poll(at(20'000));
+  EXPECT_TRUE(agent.peers.empty());
+}
+
+// L48: kv_load_timeout counts from the first post; the wait for a landing cell has as much.
+TEST_F(WorkerConnectorTest, AReadsTimeCountsFromItsFirstPost) {
+  ScriptedTransport agent("d/0/01.0", 0);
+  WorkerConnector& worker = make_worker(agent);
+  worker.start_load_kv({.peers_to_add = {peer(kPeer)}, .reqs_to_recv = {read("a"), read("b")}},
+                       at(0));
+  worker.start_load_kv({.reqs_to_recv = {read("c")}}, at(20));
+  EXPECT_EQ(worker.get_finished(at(60)).failed_recving.size(), 2u);
+  agent.state = TransferState::kDone;  // "a" and "b" are quiet and give their cells back
+  worker.poll(at(70));
+  agent.state = TransferState::kInProgress;
+  worker.poll(at(70));
+  EXPECT_EQ(agent.posted, 3u);
+  EXPECT_TRUE(worker.get_finished(at(129)).failed_recving.empty());
+  EXPECT_EQ(worker.get_finished(at(130)).failed_recving.size(), 1u);
 }
 
 // L26: the landing cell of a read that failed stays taken until the transport is quiet; a read that

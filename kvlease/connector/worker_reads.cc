@@ -49,6 +49,7 @@ void WorkerConnector::start_waiting_reads(Instant now) {
 
 void WorkerConnector::post_blocks(Read& read, Peer& peer, Instant now) {
   const RecvRequest& order = read.order;
+  tracker_.on_first_post(order.request, now);
   std::vector<std::uint32_t> local;
   std::vector<std::uint32_t> remote;
   const std::size_t regions = caches_.regions.size();

@@ -97,6 +97,13 @@ void TransferTracker::begin(const RequestId& request, Instant now) {
   KVL_CHECK(is_new, "a request has one read at a time");
 }
 
+void TransferTracker::on_first_post(const RequestId& request, Instant now) {
+  const auto it = transfers_.find(request);
+  KVL_CHECK(it != transfers_.end() && it->second.phase == TransferPhase::kReadingBlocks,
+            "what is posted first are the blocks of a known read");
+  it->second.deadline = saturating_add(now, options_.load_timeout);  // L48
+}
+
 std::optional<TransferPhase> TransferTracker::on_event(const RequestId& request,
                                                        TransferEvent event) {
   const auto it = transfers_.find(request);

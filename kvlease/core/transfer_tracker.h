@@ -59,13 +59,17 @@ std::string_view load_failure_name(LoadFailure failure);
 class TransferTracker {
  public:
   struct Options {
-    Duration load_timeout = std::chrono::seconds{60};  // kv_load_timeout, from the first post (L48)
+    Duration load_timeout = std::chrono::seconds{60};  // kv_load_timeout (L48)
   };
   explicit TransferTracker(const Options& options);
 
-  // A read of `request` begins, its first post is about to be made. Requires: no read of it is
-  // known.
+  // A read of `request` is ordered. It may wait for its first post, for load_timeout at most.
+  // Requires: no read of it is known.
   void begin(const RequestId& request, Instant now);
+
+  // Its first post is about to be made: from now on it has load_timeout (L48). Requires: the read
+  // is known and has not left kReadingBlocks.
+  void on_first_post(const RequestId& request, Instant now);
 
   // Applies what the worker half saw and returns the phase it leads to. An event that is illegal in
   // the present phase changes nothing and returns nullopt: so of several errors of one read only

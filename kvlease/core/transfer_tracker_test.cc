@@ -108,15 +108,27 @@ TEST(TransferTrackerTest, LoadFailuresHaveNames) {
   EXPECT_EQ(load_failure_name(LoadFailure::kTimedOut), "timed_out");
 }
 
+// L48: the time of a read counts from its first post; the wait for that has as much.
+TEST(TransferTrackerTest, TimeCountsFromTheFirstPost) {
+  TransferTracker tracker = make_tracker(60s);
+  tracker.begin(request("r"), at(0s));
+  EXPECT_EQ(tracker.next_deadline(), at(60s));
+  tracker.on_first_post(request("r"), at(40s));
+  EXPECT_EQ(tracker.due(at(99s)), Requests{});
+  EXPECT_EQ(tracker.due(at(100s)), Requests{request("r")});
+}
+
 TEST(TransferTrackerDeathTest, RejectsBugsOfTheCaller) {
   TransferTracker tracker = make_tracker(60s);
   EXPECT_DEATH(tracker.on_event(request("r"), kError), "known reads");
   EXPECT_DEATH(tracker.forget(request("r")), "known read");
+  EXPECT_DEATH(tracker.on_first_post(request("r"), at(0s)), "of a known read");
   EXPECT_DEATH(static_cast<void>(tracker.phase(request("r"))), "known read");
   tracker.begin(request("r"), at(0s));
   EXPECT_DEATH(tracker.begin(request("r"), at(0s)), "one read at a time");
   tracker.on_event(request("r"), kError);
   EXPECT_DEATH(tracker.forget(request("r")), "validated or quiet");
+  EXPECT_DEATH(tracker.on_first_post(request("r"), at(0s)), "of a known read");
 }
 
 // F08: one transfer of eight never ends; the others complete, it fails at its own limit.
@@ -166,6 +178,40 @@ TEST(TransferTrackerScenario, G04_OnlyDoneEverMeansSuccess) {
   }
   EXPECT_EQ(tracker.on_event(request("r"), kAllFinal), kQuiet);
   EXPECT_EQ(tracker.on_event(request("r"), kEntryMatches), std::nullopt);
+}
+
+// C14: the last byte, the verdict and the time limit in any order: each read has exactly one end,
+// and what has timed out stays taken until the transport is done with it.
+TEST(TransferTrackerScenario, C14_ExactlyOneEndInAnyOrder) {
+  Prng prng(14);
+  int validated = 0;
+  int quiet = 0;
+  for (int round = 0; round < 10'000; ++round) {
+    TransferTracker tracker = make_tracker(60s);
+    tracker.begin(request("r"), at(0s));
+    bool written_on = true;  // by the transport
+    bool ended_well = false;
+    bool ended_badly = false;
+    while (!ended_well && !tracker.due(at(60s)).empty()) {
+      const TransferEvent next = prng.chance(1, 3) ? kTimeout
+                                 : written_on      ? kBlocksDone
+                                                   : kEntryMatches;
+      if (next == kBlocksDone) written_on = false;
+      const auto phase = tracker.on_event(request("r"), next);
+      ASSERT_TRUE(phase.has_value());
+      ended_well = phase == kValidated;
+      ended_badly = phase == kDraining;
+    }
+    ASSERT_NE(ended_well, ended_badly);
+    for (const TransferEvent late : {kBlocksDone, kEntryMatches, kTimeout, kError}) {
+      ASSERT_EQ(tracker.on_event(request("r"), late), std::nullopt);
+    }
+    ASSERT_EQ(tracker.on_event(request("r"), kAllFinal).has_value(), ended_badly);
+    tracker.forget(request("r"));
+    ++(ended_well ? validated : quiet);
+  }
+  EXPECT_GT(validated, 1'000);
+  EXPECT_GT(quiet, 1'000);
 }
 
 // Random steps on a few reads; `step` returns what went wrong, empty when nothing did.
