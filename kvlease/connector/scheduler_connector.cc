@@ -92,7 +92,10 @@ void SchedulerConnector::on_new_request(const RequestView& request, Instant now)
            "remote_host " + load.address.host + " is not allowed: --allow-peer");  // L51
     return;
   }
-  handshakes_.want(load.address, now);  // L15, L29
+  if (!handshakes_.want(load.address, now)) {  // L15, L29
+    refuse(it, LoadFailure::kHandshakeFailed, "too many remote engines are known (L43)");
+    return;
+  }
   if (ready_.contains(load.address)) judge(it, now);
 }
 

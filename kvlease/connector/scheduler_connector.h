@@ -184,6 +184,7 @@ class SchedulerConnector {
   std::vector<Event> take_events();
   const EngineLeases& leases() const { return leases_; }
   std::size_t tracked_requests() const { return loads_.size(); }
+  std::size_t handshakes_in_flight() const { return handshakes_.in_flight(); }
   const LeaseConfig& config() const { return options_.config; }
   const EngineFacts& facts() const { return options_.facts; }
 
@@ -257,6 +258,7 @@ class SchedulerConnector {
   void owe_end(OwedEnd owed);
   void pay_owed_ends(const PeerAddress& address);
   bool is_over(const Load& load) const;
+  static bool is_hit_without_peer(const Load& load, std::uint32_t num_computed_tokens);
   std::optional<PeerId> connection(const Load& load) const;
 
   // D: peers

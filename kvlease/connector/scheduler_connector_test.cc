@@ -47,8 +47,9 @@ class SchedulerConnectorTest : public testing::Test {
   }
 
   // A request whose reference names this engine, without a seal.
-  void add_request(const std::string& engine) {
-    const RequestId id("r");
+  void add_request(const std::string& engine) { add_request(engine, "r"); }
+  void add_request(const std::string& engine, const std::string& request) {
+    const RequestId id(request);
     const std::vector<TokenId> prompt{1, 2, 3, 4};
     const std::vector<std::string> cache_keys;
     const std::optional<KvTransferParams> params =
@@ -67,17 +68,37 @@ class SchedulerConnectorTest : public testing::Test {
   }
 
   // A request that names engine p, whose handshake answers with these regions.
-  void ask(std::vector<KvRegion> regions) {
+  void ask(std::vector<KvRegion> regions) { ask_rank(rank_with(std::move(regions))); }
+  void ask_rank(const RankMetadata& rank) {
     add_request("p");
     const auto handshakes = connector_.take_handshakes(at(0));
     ASSERT_EQ(handshakes.size(), 1u);
-    connector_.on_handshake(handshakes[0].address,
+    answer(handshakes[0].address, rank, at(0));
+  }
+  void answer(const PeerAddress& address, const RankMetadata& rank, Instant now) {
+    connector_.on_handshake(address,
                             HandshakeReply{.engine_id = EngineId("p"),
                                            .incarnation = Incarnation(9),
                                            .identity = identity(),
                                            .times = connector_.config().times,
-                                           .ranks = {rank_with(std::move(regions))}},
-                            at(0));
+                                           .ranks = {rank}},
+                            now);
+  }
+
+  // What the remote can add to the request's prompt.
+  std::optional<std::uint32_t> ask_again() {
+    const RequestId id("r");
+    const std::vector<TokenId> prompt{1, 2, 3, 4};
+    const std::vector<std::string> cache_keys;
+    const std::optional<KvTransferParams> params;
+    return connector_
+        .get_num_new_matched_tokens({.id = id,
+                                     .client_id = "r",
+                                     .prompt_token_ids = prompt,
+                                     .cache_keys = cache_keys,
+                                     .kv_transfer_params = params},
+                                    0)
+        .count;
   }
 
   std::string refusal() {
@@ -120,6 +141,56 @@ TEST_F(SchedulerConnectorTest, APeerThatFitsIsAddedAndAReferenceWithoutSealIsRef
       connector_.update_connector_output(std::vector<WorkerOutput>(1), at(0));
   ASSERT_EQ(update.failed_recving.size(), 1u);
   EXPECT_EQ(update.failed_recving[0].failure, LoadFailure::kInvalidReference);
+}
+
+// L28: where no lease can be validated, D cannot tell that P has let go, and reads nothing.
+TEST_F(SchedulerConnectorTest, A12_AProducerWithoutLeaseEntriesIsNotRead) {
+  RankMetadata foreign = rank_with({{.base_address = 8192, .block_len_bytes = 64}});
+  foreign.entries_address = 0;
+  foreign.entries_count = 0;
+  ask_rank(foreign);
+  EXPECT_EQ(connector_.counters().value(Counter::kInvalidReferences), 1u);
+  const ConnectorUpdate update =
+      connector_.update_connector_output(std::vector<WorkerOutput>(1), at(0));
+  ASSERT_EQ(update.failed_recving.size(), 1u);
+  EXPECT_TRUE(connector_.build_connector_meta(at(0)).reqs_to_recv.empty());
+}
+
+// L35, L48: a request whose peer did not answer in time is answered once; asked again it is a miss,
+// and the late answer loads nothing.
+TEST_F(SchedulerConnectorTest, F16_AskingAgainAfterATimeoutIsAMiss) {
+  add_request("p");
+  const auto handshakes = connector_.take_handshakes(at(0));
+  ASSERT_EQ(handshakes.size(), 1u);
+  connector_.build_connector_meta(at(10));
+  const ConnectorUpdate failed =
+      connector_.update_connector_output(std::vector<WorkerOutput>(1), at(10));
+  ASSERT_EQ(failed.failed_recving.size(), 1u);
+  EXPECT_EQ(failed.failed_recving[0].failure, LoadFailure::kHandshakeFailed);
+
+  EXPECT_EQ(ask_again(), 0u);
+  answer(handshakes[0].address, rank_with({{.base_address = 8192, .block_len_bytes = 64}}), at(12));
+  EXPECT_EQ(connector_.counters().value(Counter::kLateReports), 1u);
+  EXPECT_EQ(ask_again(), 0u);
+  EXPECT_TRUE(connector_.build_connector_meta(at(12)).reqs_to_recv.empty());
+  EXPECT_EQ(connector_.update_connector_output(std::vector<WorkerOutput>(1), at(12)),
+            ConnectorUpdate{});
+}
+
+// L43: above the bound of remote engines a request takes the failure policy at once.
+TEST_F(SchedulerConnectorTest, TooManyRemoteEnginesAreRefused) {
+  for (int i = 0; i < 4096; ++i) {
+    add_request("p" + std::to_string(i), "r" + std::to_string(i));
+  }
+  EXPECT_EQ(connector_.take_handshakes(at(0)).size(), 64u);
+  EXPECT_EQ(connector_.handshakes_in_flight(), 64u);
+  EXPECT_TRUE(connector_.update_connector_output(std::vector<WorkerOutput>(1), at(0))
+                  .failed_recving.empty());
+  add_request("another", "one too many");
+  const ConnectorUpdate update =
+      connector_.update_connector_output(std::vector<WorkerOutput>(1), at(0));
+  ASSERT_EQ(update.failed_recving.size(), 1u);
+  EXPECT_EQ(update.failed_recving[0].request, RequestId("one too many"));
 }
 
 // L28: a client that sends P's own reference back to P gets its text; no handshake is made.

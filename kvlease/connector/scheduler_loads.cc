@@ -122,8 +122,11 @@ void SchedulerConnector::accept(LoadIt it, PeerId peer, Instant now) {
   load.peer = peer;
   const RemoteRequestState before = load.state;
   apply(load, RemoteRequestEvent::kReferenceAccepted);
-  if (before ==
-      RemoteRequestState::kAbortedWaiting) {  // its release had waited with the peer (L52)
+  if (before == RemoteRequestState::kHitWaiting) {
+    if (decoder_releases(load.params)) tell_end(load, now);  // L33, L52: had waited with the peer
+    return;
+  }
+  if (before == RemoteRequestState::kAbortedWaiting) {
     tell_end(load, now);
     loads_.erase(it);
     return;
@@ -143,6 +146,10 @@ void SchedulerConnector::refuse(LoadIt it, LoadFailure failure, const std::strin
   if (failure == LoadFailure::kStaleReference) counters_.add(Counter::kStaleReferences);
   if (load.state == RemoteRequestState::kAbortedWaiting) {
     loads_.erase(it);
+    return;
+  }
+  if (load.state == RemoteRequestState::kHitWaiting) {  // it needs nothing of P
+    apply(load, RemoteRequestEvent::kReferenceRefused);
     return;
   }
   fail_load(id, load, RemoteRequestEvent::kReferenceRefused, failure, why);
@@ -182,7 +189,10 @@ NewMatchedTokens SchedulerConnector::get_num_new_matched_tokens(
   const auto it = loads_.find(request.id);
   if (it == loads_.end()) return {.count = 0, .is_async = false};
   const Load& load = it->second;
-  if (load.state == RemoteRequestState::kWaitingForPeer) return {.count = {}, .is_async = true};
+  if (load.state == RemoteRequestState::kWaitingForPeer &&
+      !is_hit_without_peer(load, num_computed_tokens)) {
+    return {.count = {}, .is_async = true};
+  }
   if (load.state != RemoteRequestState::kQueued || load.num_usable_tokens <= num_computed_tokens) {
     return {.count = 0, .is_async = false};
   }
@@ -192,8 +202,13 @@ NewMatchedTokens SchedulerConnector::get_num_new_matched_tokens(
 void SchedulerConnector::update_state_after_alloc(const RequestView& request,
                                                   const Allocation& allocation, Instant now) {
   const auto it = loads_.find(request.id);
-  if (it == loads_.end() || it->second.state != RemoteRequestState::kQueued) return;
+  if (it == loads_.end()) return;
   Load& load = it->second;
+  if (load.state == RemoteRequestState::kWaitingForPeer) {
+    apply(load, RemoteRequestEvent::kFullHit);
+    return;
+  }
+  if (load.state != RemoteRequestState::kQueued) return;
   handshakes_.touch(load.address, now);  // L32
   if (allocation.num_external_tokens > 0) {
     plan_read(request.id, load, allocation);
@@ -247,6 +262,7 @@ void SchedulerConnector::finish_remote_prefill(LoadIt it, Instant now) {
       if (unread && decoder_releases(load.params)) tell_end(load, now);  // L33
       break;
     case RemoteRequestState::kWaitingForPeer:
+    case RemoteRequestState::kHitWaiting:
     case RemoteRequestState::kQueued:
     case RemoteRequestState::kLoading:
     case RemoteRequestState::kLoaded:
@@ -301,6 +317,13 @@ void SchedulerConnector::pay_owed_ends(const PeerAddress& address) {
     }
     return true;
   });
+}
+
+// What is cached here covers all that the reference promises, and the prompt is the one that it
+// names: no answer of P could add anything (L33).
+bool SchedulerConnector::is_hit_without_peer(const Load& load, std::uint32_t num_computed_tokens) {
+  return load.prompt_matches && load.num_usable_tokens > 0 &&
+         load.num_usable_tokens <= num_computed_tokens;
 }
 
 bool SchedulerConnector::is_over(const Load& load) const {

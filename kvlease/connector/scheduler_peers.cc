@@ -191,9 +191,9 @@ void SchedulerConnector::judge_waiting(const PeerAddress& address, Instant now) 
   for (const auto& [deadline, id] : waiting_) {
     if (loads_.at(id).address == address) ids.push_back(id);
   }
-  // Those that live come first, so that the release of an aborted one finds its lease in use (L16).
-  for (const auto state :
-       {RemoteRequestState::kWaitingForPeer, RemoteRequestState::kAbortedWaiting}) {
+  // Those that read come first, so that the release of another one finds its lease in use (L16).
+  for (const auto state : {RemoteRequestState::kWaitingForPeer, RemoteRequestState::kHitWaiting,
+                           RemoteRequestState::kAbortedWaiting}) {
     for (const RequestId& id : ids) {
       const auto it = loads_.find(id);
       if (it != loads_.end() && it->second.state == state) judge(it, now);

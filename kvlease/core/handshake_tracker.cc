@@ -22,13 +22,6 @@ constexpr Transition<HandshakeState, HandshakeEvent> kTransitions[] = {
     {kRefreshing, kSuspect, kInFlight},
 };
 
-// Applies an event; an illegal one changes nothing and returns false.
-bool advance(HandshakeState& state, HandshakeEvent event) {
-  const std::optional<HandshakeState> next = next_state(handshake_transitions(), state, event);
-  if (next) state = *next;
-  return next.has_value();
-}
-
 bool is_in_flight(HandshakeState state) { return state == kInFlight || state == kRefreshing; }
 
 }  // namespace
@@ -85,13 +78,26 @@ HandshakeTracker::HandshakeTracker(const HandshakeTrackerOptions& options)
   KVL_CHECK(options.back_off_min > Duration::zero() && options.back_off_min <= options.back_off_max,
             "a back-off is positive and at most its maximum");
   KVL_CHECK(options.attempts_max > 0, "a handshake has at least one attempt");
+  KVL_CHECK(options.peers_max > 0 && options.in_flight_max > 0, "a handshake has room");
 }
 
-void HandshakeTracker::want(const PeerAddress& address, Instant now) {
-  const auto [it, is_new] = peers_.try_emplace(address);  // L29: one for all that name it
-  Peer& peer = it->second;
-  if (is_new || advance(peer.state, kWanted)) peer.deadline = now;
+// Applies an event; an illegal one changes nothing and returns false.
+bool HandshakeTracker::advance(Peer& peer, HandshakeEvent event) {
+  const auto next = next_state(handshake_transitions(), peer.state, event);
+  if (!next) return false;
+  in_flight_ -= is_in_flight(peer.state);
+  in_flight_ += is_in_flight(*next);
+  peer.state = *next;
+  return true;
+}
+
+bool HandshakeTracker::want(const PeerAddress& address, Instant now) {
+  const auto known = peers_.find(address);
+  if (known == peers_.end() && peers_.size() >= options_.peers_max) return false;  // L43
+  Peer& peer = peers_[address];  // L29: one for all that name it
+  if (known == peers_.end() || advance(peer, kWanted)) peer.deadline = now;
   peer.active_at = now;
+  return true;
 }
 
 void HandshakeTracker::touch(const PeerAddress& address, Instant now) {
@@ -104,25 +110,25 @@ void HandshakeTracker::suspect(const PeerAddress& address, Instant now) {
   if (it == peers_.end()) return;
   Peer& peer = it->second;
   const bool was_ready = peer.state == kReady;
-  if (!advance(peer.state, kSuspect)) return;
+  if (!advance(peer, kSuspect)) return;
   peer.failures = 0;
   if (now >= saturating_add(peer.connected_at, options_.back_off_max)) peer.suspicions = 0;
   const std::uint32_t before = peer.suspicions++;
   if (!was_ready) return;  // the refresh goes on as the handshake that is needed
   // L21: the first time at once, then with back-off.
   peer.deadline = before == 0 ? now : saturating_add(now, back_off(before - 1));
-  if (before == 0) advance(peer.state, kBackOffOver);
+  if (before == 0) advance(peer, kBackOffOver);
 }
 
 bool HandshakeTracker::refresh(const PeerAddress& address, Instant now) {
-  want(address, now);
+  if (!want(address, now)) return false;
   Peer& peer = peers_.at(address);
   if (peer.state != kReady) return true;  // an answer is on its way to all that wait
   if (peer.refreshed_at &&
       now < saturating_add(*peer.refreshed_at, options_.refresh_interval_min)) {
     return false;  // L31: at most one per interval
   }
-  advance(peer.state, kRefresh);
+  advance(peer, kRefresh);
   peer.refreshed_at = now;
   peer.deadline = now;
   return true;
@@ -131,10 +137,16 @@ bool HandshakeTracker::refresh(const PeerAddress& address, Instant now) {
 std::vector<PeerAddress> HandshakeTracker::take_due(Instant now) {
   std::vector<PeerAddress> due;
   for (auto& [address, peer] : peers_) {
-    if (peer.state == kBackingOff && now >= peer.deadline) advance(peer.state, kBackOffOver);
-    if (!advance(peer.state, kStarted)) continue;
+    if (peer.state == kBackingOff && now >= peer.deadline) advance(peer, kBackOffOver);
+    if (peer.state == kDue || peer.state == kRefreshDue) due.push_back(address);
+  }
+  std::ranges::stable_sort(due, {},
+                           [&](const auto& address) { return peers_.at(address).deadline; });
+  due.resize(std::min(due.size(), options_.in_flight_max - in_flight_));  // L43
+  for (const PeerAddress& address : due) {
+    Peer& peer = peers_.at(address);
+    advance(peer, kStarted);
     peer.deadline = saturating_add(now, options_.timeout);  // L48
-    due.push_back(address);
   }
   return due;
 }
@@ -144,7 +156,7 @@ bool HandshakeTracker::succeeded(const PeerAddress& address, Instant now) {
   if (it == peers_.end()) return false;
   Peer& peer = it->second;
   const bool refreshed = peer.state == kRefreshing;
-  if (!advance(peer.state, kSucceeded)) return false;
+  if (!advance(peer, kSucceeded)) return false;
   if (refreshed) {
     peer.refreshed_at = now;
   } else {
@@ -173,11 +185,11 @@ std::vector<HandshakeTracker::TimedOut> HandshakeTracker::take_timed_out(Instant
 bool HandshakeTracker::fail(Peer& peer, Instant now) {
   peer.active_at = now;
   if (peer.state == kRefreshing || ++peer.failures >= options_.attempts_max) {
-    advance(peer.state, kLimit);
+    advance(peer, kLimit);
     peer.failures = 0;
     return true;
   }
-  advance(peer.state, kFailed);
+  advance(peer, kFailed);
   peer.deadline = saturating_add(now, back_off(peer.failures - 1));
   return false;
 }
@@ -219,17 +231,19 @@ HandshakeState HandshakeTracker::state(const PeerAddress& address) const {
 }
 
 Instant HandshakeTracker::next_deadline(const Peer& peer) const {
+  const bool may_start = in_flight_ < options_.in_flight_max;
   switch (peer.state) {
     case kDue:
-    case kInFlight:
     case kBackingOff:
     case kRefreshDue:
+      return may_start ? peer.deadline : kNever;  // L43: when one under way has ended
+    case kInFlight:
     case kRefreshing:
       return peer.deadline;
     case kReady:
       return saturating_add(peer.active_at, options_.peer_ttl);
     case kGaveUp:
-      return kNever;  // goes with the next turn, whenever that is
+      return peer.active_at;  // goes with the next turn, which is due: it takes a place (L43)
   }
   KVL_UNREACHABLE("every handshake state has a deadline");
 }

@@ -70,6 +70,8 @@ struct HandshakeTrackerOptions {
   Duration refresh_interval_min = std::chrono::seconds{5};  // between two of one peer (L31)
   Duration peer_ttl = std::chrono::seconds{3600};           // engine_ttl (L32)
   std::uint64_t jitter_seed = 0;
+  std::size_t peers_max = 4096;    // known at once; no request makes it more (L43)
+  std::size_t in_flight_max = 64;  // handshakes under way at once; others stay due (L43)
 };
 
 class HandshakeTracker {
@@ -77,8 +79,9 @@ class HandshakeTracker {
   explicit HandshakeTracker(const HandshakeTrackerOptions& options);
 
   // A request names this address: a handshake is due unless one is there, under way or backing off
-  // (L29). Also counts as activity (L32).
-  void want(const PeerAddress& address, Instant now);
+  // (L29). Also counts as activity (L32). Returns false, and does nothing, for a new one above
+  // peers_max (L43): its requests take the failure policy.
+  bool want(const PeerAddress& address, Instant now);
 
   // Heartbeats, reads and messages to a peer keep it (L32). Nothing for an unknown one.
   void touch(const PeerAddress& address, Instant now);
@@ -93,7 +96,8 @@ class HandshakeTracker {
   // what is known.
   bool refresh(const PeerAddress& address, Instant now);
 
-  // The handshakes to start now, each once; they are in flight until reported or timed out.
+  // The handshakes to start now, each once, those that are due longest first; they are in flight
+  // until reported or timed out.
   std::vector<PeerAddress> take_due(Instant now);
 
   // The host's report of the handshake in flight. A report for one that timed out is ignored
@@ -125,6 +129,7 @@ class HandshakeTracker {
   // kNever when there is none. O(peers).
   Instant next_deadline() const;
   std::size_t peers() const { return peers_.size(); }
+  std::size_t in_flight() const { return in_flight_; }
 
  private:
   struct Peer {
@@ -138,11 +143,13 @@ class HandshakeTracker {
     Instant active_at{};
   };
 
+  bool advance(Peer& peer, HandshakeEvent event);
   bool fail(Peer& peer, Instant now);
   Duration back_off(std::uint32_t n);
   Instant next_deadline(const Peer& peer) const;
 
   std::map<PeerAddress, Peer> peers_;
+  std::size_t in_flight_ = 0;
   HandshakeTrackerOptions options_;
   Prng prng_;
 };

@@ -92,7 +92,7 @@ TEST(HandshakeTrackerTest, RetriesBackOffAndStop) {
   }
   EXPECT_TRUE(tracker.failed(kP1, now)) << "the fourth attempt is the last";
   EXPECT_EQ(tracker.state(kP1), kGaveUp);
-  EXPECT_EQ(tracker.next_deadline(), kNever);
+  EXPECT_EQ(tracker.next_deadline(), now) << "the next turn forgets it";
 }
 
 TEST(HandshakeTrackerTest, JitterFollowsFromTheSeed) {
@@ -130,6 +130,32 @@ TEST(HandshakeTrackerTest, GivenUpPeersGoUnmentioned) {
   }
   EXPECT_EQ(tracker.take_idle({}, at(0s)), Addresses{});
   EXPECT_EQ(tracker.peers(), 0u);
+}
+
+// L43: peers and handshakes under way are bounded; who is due longest is next, and a peer that was
+// given up makes room at once.
+TEST(HandshakeTrackerTest, PeersAndHandshakesAreBounded) {
+  HandshakeTracker tracker({.attempts_max = 1, .peers_max = 4, .in_flight_max = 2});
+  EXPECT_TRUE(tracker.want(address(3), at(0s)));
+  EXPECT_TRUE(tracker.want(address(2), at(1s)));
+  EXPECT_TRUE(tracker.want(address(1), at(2s)));
+  EXPECT_TRUE(tracker.want(address(0), at(3s)));
+  EXPECT_FALSE(tracker.want(address(9), at(4s)));
+  EXPECT_FALSE(tracker.refresh(address(9), at(4s)));
+  EXPECT_TRUE(tracker.want(address(3), at(4s)));  // known already
+  EXPECT_EQ(tracker.peers(), 4u);
+
+  EXPECT_EQ(tracker.take_due(at(4s)), (Addresses{address(3), address(2)}));
+  EXPECT_EQ(tracker.in_flight(), 2u);
+  EXPECT_EQ(tracker.take_due(at(4s)), Addresses{});
+  EXPECT_EQ(tracker.next_deadline(), at(14s)) << "no turn is due for what may not start";
+
+  EXPECT_TRUE(tracker.failed(address(3), at(5s)));
+  EXPECT_EQ(tracker.next_deadline(), at(2s));  // the next may start
+  EXPECT_EQ(tracker.take_due(at(5s)), Addresses{address(1)});
+  EXPECT_EQ(tracker.next_deadline(), at(5s)) << "what was given up makes room by a turn of its own";
+  tracker.take_idle({}, at(5s));
+  EXPECT_TRUE(tracker.want(address(9), at(5s)));
 }
 
 // L48: an attempt without an answer fails at its time limit, exactly; later reports are ignored.
@@ -386,7 +412,9 @@ class HandshakeWalk {
                   .attempts_max = kAttemptsMax,
                   .refresh_interval_min = 5s,
                   .peer_ttl = 30s,
-                  .jitter_seed = jitter_seed}) {}
+                  .jitter_seed = jitter_seed,
+                  .peers_max = kPeersMax,
+                  .in_flight_max = kInFlightMax}) {}
 
   // Draws one step from `number`. Returns what went wrong, empty when nothing did.
   std::string step(std::uint32_t number) {
@@ -419,7 +447,7 @@ class HandshakeWalk {
 
   // Stops wishing and answering: every attempt ends by itself in bounded time (L29, L48).
   std::string settle() {
-    const auto round_max = kAttemptsMax * (kTimeout + 4s);
+    const auto round_max = kAttemptsMax * (kTimeout + 4s) * kPeersMax;
     if (std::string wrong = advance(round_max); !wrong.empty()) return wrong;
     return attempts_.empty() ? "" : "an attempt without end";
   }
@@ -427,6 +455,8 @@ class HandshakeWalk {
  private:
   static constexpr Duration kTimeout = 3s;
   static constexpr std::uint32_t kAttemptsMax = 3;
+  static constexpr std::size_t kPeersMax = 3;  // of the four that are wished for
+  static constexpr std::size_t kInFlightMax = 2;
 
   void refresh(const PeerAddress& peer) {
     const bool ready = tracker_.is_known(peer) && tracker_.state(peer) == kReady;
@@ -484,6 +514,10 @@ class HandshakeWalk {
     for (const auto& [peer, when] : refreshed_at_) {
       if (!tracker_.is_known(peer)) return "forgot a peer without telling";
     }
+    if (attempts_.size() != tracker_.in_flight() || attempts_.size() > kInFlightMax) {
+      return "too many handshakes under way";
+    }
+    if (tracker_.peers() > kPeersMax) return "too many peers";
     if (tracker_.next_deadline() <= now_) return "a deadline that no turn can meet";
     return wrong_;
   }
@@ -496,7 +530,9 @@ class HandshakeWalk {
   std::string wrong_;
 };
 
-TEST(HandshakeTrackerProperty, InvariantsHoldOverALongRun) {
+// D12: whatever is wished for, suspected, refreshed and forgotten at a time, a peer is there once
+// or not at all, and at most one handshake with it is under way.
+TEST(HandshakeTrackerProperty, D12_OneHandshakeAPeerOverALongRun) {
   for (const std::uint64_t seed : {1u, 2u, 3u}) {
     Prng prng(seed);
     HandshakeWalk walk(seed);

@@ -12,19 +12,23 @@ using enum RemoteRequestEvent;
 constexpr Transition<RemoteRequestState, RemoteRequestEvent> kTransitions[] = {
     {kWaitingForPeer, kReferenceAccepted, kQueued},  // L15, L18: renewal begins
     {kWaitingForPeer, kReferenceRefused, kFailed},   // L27
+    {kWaitingForPeer, kFullHit, kHitWaiting},        // L33, L52: nobody waits but the release
     {kWaitingForPeer, kFinished, kAbortedWaiting},   // L33, L52: the release waits
-    {kAbortedWaiting, kReferenceAccepted, kEnded},   // L33: the release is sent
-    {kAbortedWaiting, kReferenceRefused, kEnded},    // L52: nothing is sent
-    {kQueued, kPeerDropped, kWaitingForPeer},        // L21, L31
-    {kQueued, kLeaseLost, kFailed},                  // L25, L27
-    {kQueued, kReadPosted, kLoading},                // L24
-    {kQueued, kFullHit, kLoaded},                    // L33: P is told at once
-    {kQueued, kFinished, kEnded},                    // L33: P is told at once
-    {kLoading, kReadValidated, kLoaded},             // L24: only now P is told
-    {kLoading, kReadFailed, kFailed},                // L27; the release when quiet (L26, L33)
-    {kLoading, kFinished, kAbortedLoading},          // L16: renewed until the read is final
-    {kAbortedLoading, kReadValidated, kEnded},       // L33
-    {kAbortedLoading, kReadFailed, kEnded},          // L26, L33
+    {kHitWaiting, kReferenceAccepted, kLoaded},      // L33: the release is sent
+    {kHitWaiting, kReferenceRefused, kLoaded},       // L52: nothing is sent; nothing was needed
+    {kHitWaiting, kFinished, kAbortedWaiting},
+    {kAbortedWaiting, kReferenceAccepted, kEnded},  // L33: the release is sent
+    {kAbortedWaiting, kReferenceRefused, kEnded},   // L52: nothing is sent
+    {kQueued, kPeerDropped, kWaitingForPeer},       // L21, L31
+    {kQueued, kLeaseLost, kFailed},                 // L25, L27
+    {kQueued, kReadPosted, kLoading},               // L24
+    {kQueued, kFullHit, kLoaded},                   // L33: P is told at once
+    {kQueued, kFinished, kEnded},                   // L33: P is told at once
+    {kLoading, kReadValidated, kLoaded},            // L24: only now P is told
+    {kLoading, kReadFailed, kFailed},               // L27; the release when quiet (L26, L33)
+    {kLoading, kFinished, kAbortedLoading},         // L16: renewed until the read is final
+    {kAbortedLoading, kReadValidated, kEnded},      // L33
+    {kAbortedLoading, kReadFailed, kEnded},         // L26, L33
     {kLoaded, kFinished, kEnded},
     {kFailed, kFinished, kEnded},
 };
@@ -35,6 +39,8 @@ std::string_view remote_request_state_name(RemoteRequestState state) {
   switch (state) {
     case kWaitingForPeer:
       return "waiting_for_peer";
+    case kHitWaiting:
+      return "hit_waiting";
     case kAbortedWaiting:
       return "aborted_waiting";
     case kQueued:

@@ -6,7 +6,8 @@
 //      │  └───► failed ◄──│──┴─────────┘
 //      └── peer dropped ──┘
 //
-//   finished:  waiting for peer ──► aborted waiting ──► ended   the release waits for the handshake
+//   full hit:  waiting for peer ──► hit waiting ──► loaded      runs; the release waits
+//   finished:  waiting for peer, hit waiting ──► aborted waiting ──► ended     the release waits
 //              loading ───────────► aborted loading ──► ended   the read runs on
 //              queued, loaded, failed ────────────────► ended
 //
@@ -24,6 +25,7 @@ namespace kvlease {
 
 enum class RemoteRequestState : std::uint8_t {
   kWaitingForPeer,  // the handshake is under way; nothing that names the reference is sent (L52)
+  kHitWaiting,      // nothing of it is needed; the request runs, the release waits (L33, L52)
   kAbortedWaiting,  // finished meanwhile; the release waits, at most handshake_timeout (L52)
   kQueued,          // reference checked, lease renewed, not yet scheduled
   kLoading,         // the read is under way; the lease is renewed

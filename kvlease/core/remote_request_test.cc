@@ -17,7 +17,7 @@ namespace {
 using enum RemoteRequestState;
 using enum RemoteRequestEvent;
 
-constexpr std::size_t kStateCount = 8;
+constexpr std::size_t kStateCount = 9;
 constexpr std::size_t kEventCount = 9;
 
 // Where a request that enters the scheduler is after `events`; nullopt when one of them is illegal.
@@ -56,7 +56,7 @@ TEST(RemoteRequestTest, RequestMayFinishWheneverItLives) {
 // L24, L38: a request is loaded only by a validated read or without any.
 TEST(RemoteRequestTest, OnlyValidationOrAFullHitLoads) {
   for (const auto& row : remote_request_transitions()) {
-    if (row.to != kLoaded) continue;
+    if (row.to != kLoaded || row.from == kHitWaiting) continue;
     EXPECT_TRUE(row.on == kReadValidated || row.on == kFullHit)
         << remote_request_event_name(row.on);
   }
@@ -106,6 +106,16 @@ TEST(RemoteRequestTest, DroppedPeerSendsQueuedRequestsBackToWaiting) {
 // L33: a full local hit is told to P at once and is loaded without a read.
 TEST(RemoteRequestTest, FullHitIsLoadedWithoutARead) {
   EXPECT_EQ(after({kReferenceAccepted, kFullHit}), kLoaded);
+}
+
+// L33, L52: without a connection, too; the release then waits for one, whatever becomes of the
+// request.
+TEST(RemoteRequestTest, FullHitDoesNotWaitForThePeer) {
+  EXPECT_EQ(after({kFullHit}), kHitWaiting);
+  EXPECT_EQ(after({kFullHit, kReadPosted}), std::nullopt);
+  EXPECT_EQ(after({kFullHit, kReferenceAccepted}), kLoaded);
+  EXPECT_EQ(after({kFullHit, kReferenceRefused}), kLoaded);
+  EXPECT_EQ(after({kFullHit, kFinished}), kAbortedWaiting);
 }
 
 // G04: only "done" means success: a failed read cannot be validated later.

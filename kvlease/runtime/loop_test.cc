@@ -5,10 +5,13 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <memory>
 #include <thread>
 #include <vector>
 
+#include "kvlease/base/prng.h"
 #include "kvlease/runtime/loop_testing.h"
 
 namespace kvlease {
@@ -61,6 +64,39 @@ TEST(EventLoop, RunsWhatAnotherThreadPostsInOrder) {
   EXPECT_TRUE(run_until(loop, [&] { return ran.size() == 1000; }, 10s));
   poster.join();
   for (int i = 0; i < 1000; ++i) EXPECT_EQ(ran[static_cast<std::size_t>(i)], i);
+}
+
+// Items from another thread, with pauses, and every thousandth one cancelled before it runs: each
+// is taken or cancelled, and none lies there while the loop sleeps.
+TEST(EventLoop, F12_NoWakeUpIsLost) {
+  constexpr int kItems = 100'000;
+  EventLoop loop;
+  std::atomic<int> taken = 0;
+  std::atomic<int> cancelled = 0;
+  Duration longest = 0s;  // of the loop thread
+  std::thread poster([&] {
+    Prng prng(12);
+    for (int i = 0; i < kItems; ++i) {
+      const auto posted_at = std::chrono::steady_clock::now();
+      auto is_cancelled = std::make_shared<std::atomic<bool>>(false);
+      loop.post([&, posted_at, is_cancelled] {
+        longest = std::max<Duration>(longest, std::chrono::steady_clock::now() - posted_at);
+        ++(is_cancelled->load() ? cancelled : taken);
+      });
+      if (i % 1000 == 0) is_cancelled->store(true);
+      if (prng.chance(1, 50)) std::this_thread::yield();
+    }
+  });
+  int turns = 0;
+  loop.run([&](Instant) {
+    ++turns;
+    if (taken + cancelled == kItems) loop.stop();
+    return kNever;  // only a post wakes it: a lost one would hang the test
+  });
+  poster.join();
+  EXPECT_EQ(taken + cancelled, kItems);
+  EXPECT_LT(longest, 1s);
+  EXPECT_GT(turns, 1);
 }
 
 TEST(EventLoop, AFloodOfCallbacksDoesNotKeepTheHostFromItsTurn) {

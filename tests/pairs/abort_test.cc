@@ -63,6 +63,53 @@ TEST_P(Abort, B05_AFullLocalHitReadsNothingAndReleases) {
   world.expect_all_back();
 }
 
+// L33, L52: an unreachable P holds nobody up who needs nothing of it; it is told when it is there.
+TEST_P(Abort, AFullLocalHitDoesNotWaitForTheHandshake) {
+  const std::string text = prompt(64, 'a');
+  for (const bool reachable : {true, false}) {
+    World fresh;
+    fresh.add("P", options());
+    fresh.add("D", options(LoadFailurePolicy::kFail));
+    ASSERT_TRUE(fresh.finishes(fresh.complete("D", text, 1), seconds(1)));
+    const std::string params = fresh.params_of_prefill("P", text);
+    if (reachable) {
+      fresh.set_handshake("P", HandshakeBehaviour::kAnswers, seconds(2));
+    } else {
+      fresh.set_handshake("P", HandshakeBehaviour::kSilent, {});
+    }
+    const Ticket ticket = fresh.decode("D", text, params, 8);
+    ASSERT_TRUE(fresh.finishes(ticket, milliseconds(10)));
+    EXPECT_EQ(fresh.outcome(ticket).text, reference_text(text, 8));
+    EXPECT_EQ(fresh.count("D", Counter::kReadsPosted), 0u);
+    fresh.run_to(at(1.9));
+    EXPECT_EQ(fresh.engine("P").connector().leases().live(), 1u);
+    fresh.run_to(at(2.1));
+    EXPECT_EQ(fresh.engine("P").connector().leases().live(), reachable ? 0u : 1u);
+    fresh.run_to(at(31));
+    EXPECT_EQ(fresh.count("D", Counter::kFallbacks), 0u);
+    fresh.expect_all_back();
+  }
+}
+
+// The request may still be running, or over, when the peer is there.
+TEST_P(Abort, AFullLocalHitThatRunsLongReleasesWhenThePeerIsThere) {
+  world.add("P", options());
+  InstanceOptions consumer = options();
+  consumer.inter_token_latency = seconds(1);
+  world.add("D", consumer);
+  const std::string text = prompt(64, 'a');
+  ASSERT_TRUE(world.finishes(world.complete("D", text, 1), seconds(5)));
+  const std::string params = world.params_of_prefill("P", text);
+  world.set_handshake("P", HandshakeBehaviour::kAnswers, seconds(2));
+  const Ticket ticket = world.decode("D", text, params, 8);
+  world.run_for(seconds(3));
+  EXPECT_FALSE(world.finished(ticket));
+  EXPECT_EQ(ended("P", LeaseEnd::kCompleted), 1u);
+  ASSERT_TRUE(world.finishes(ticket, seconds(20)));
+  expect_text(ticket, text, 8);
+  world.expect_all_back();
+}
+
 // L16, L33
 TEST_P(Abort, B06_AbortedInTheQueueItIsReleasedAtOnce) {
   world.add("P", options());
