@@ -2,7 +2,10 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <charconv>
+#include <cstdint>
+#include <cstring>
 #include <optional>
 #include <string_view>
 #include <system_error>
@@ -11,7 +14,18 @@ namespace kvlease {
 
 // True when every byte is printable ASCII, the space included; so also for no bytes.
 inline bool is_printable_ascii(std::string_view text) {
-  return std::ranges::all_of(text, [](char c) { return c >= ' ' && c <= '~'; });
+  // Sixteen bytes at a time, in one of the vector registers that every x86-64 and ARM64 has.
+  using Lane [[gnu::vector_size(16)]] = unsigned char;
+  Lane others{};
+  for (; text.size() >= sizeof others; text.remove_prefix(sizeof others)) {
+    Lane bytes;
+    std::memcpy(&bytes, text.data(), sizeof bytes);
+    others |= Lane(bytes - ' ' > '~' - ' ');
+  }
+  std::array<std::uint64_t, 2> found;
+  std::memcpy(&found, &others, sizeof found);
+  return (found[0] | found[1]) == 0 &&
+         std::ranges::all_of(text, [](char c) { return c >= ' ' && c <= '~'; });
 }
 
 // The number that `text` spells in decimal, independent of the locale.

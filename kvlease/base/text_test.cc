@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <string>
 
 namespace kvlease {
 namespace {
@@ -16,6 +17,17 @@ TEST(Text, PrintableAsciiIsFromSpaceToTilde) {
   for (const std::string_view text :
        {"\x1f"sv, "\x7f"sv, "a\nb"sv, "\0"sv, "\xc3\xa9"sv, "\xff"sv}) {
     EXPECT_FALSE(is_printable_ascii(text)) << text;
+  }
+}
+
+TEST(Text, OnePrintedWronglyIsFoundWhereverItStands) {
+  for (int byte = 0; byte < 256; ++byte) {
+    const bool printable = byte >= 0x20 && byte <= 0x7e;
+    for (std::size_t place = 0; place < 50; ++place) {
+      std::string text(50, 'a');
+      text[place] = static_cast<char>(byte);
+      ASSERT_EQ(is_printable_ascii(text), printable) << byte << " at " << place;
+    }
   }
 }
 

@@ -1,5 +1,5 @@
 // Keeps the lease entries. Peers read them at any time, so every access is an atomic one of 64
-// bits; this process's one loop thread is the only writer, so counting needs no read-modify-write.
+// bits.
 #include "kvlease/core/lease_entries.h"
 
 #include <atomic>
@@ -45,21 +45,11 @@ void LeaseEntries::end(SlotId slot) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
-void LeaseEntries::renew(SlotId slot) {
-  KVL_CHECK(slot != kRankSlot, "the rank's own entry holds no lease (L22)");
-  store(entry(slot).renewals, renewals(slot) + 1);
-}
-
 void LeaseEntries::begin(SlotId slot) {
   KVL_CHECK(slot != kRankSlot, "the rank's own entry holds no lease (L22)");
   store(entry(slot).renewals, 0);
 }
 
-void LeaseEntries::turn() { store(entry(kRankSlot).renewals, renewals(kRankSlot) + 1); }
-
-LeaseEntry& LeaseEntries::entry(SlotId slot) const {
-  KVL_CHECK(slot.value() < memory_.size(), "a slot lies in the table");
-  return memory_[slot.value()];
-}
+void LeaseEntries::turn() { count(entry(kRankSlot)); }
 
 }  // namespace kvlease

@@ -3,9 +3,11 @@
 // read it one-sidedly at any time.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <span>
 
+#include "kvlease/base/check.h"
 #include "kvlease/base/ids.h"
 
 namespace kvlease {
@@ -42,14 +44,28 @@ class LeaseEntries {
   // Starts the count of a new lease in `slot` at 0 (L22).
   void begin(SlotId slot);
 
+  // Tells the processor that renew() is about to be called for this slot.
+  void prefetch(SlotId slot) const { __builtin_prefetch(&entry(slot)); }
+
   // Counts a heartbeat for the live lease in `slot` (L22).
-  void renew(SlotId slot);
+  void renew(SlotId slot) {
+    KVL_CHECK(slot != kRankSlot, "the rank's own entry holds no lease (L22)");
+    count(entry(slot));
+  }
 
   // Counts one turn of the rank's loop in entry 0 (L22, L25).
   void turn();
 
  private:
-  LeaseEntry& entry(SlotId slot) const;
+  LeaseEntry& entry(SlotId slot) const {
+    KVL_CHECK(slot.value() < memory_.size(), "a slot lies in the table");
+    return memory_[slot.value()];
+  }
+  // This process's one loop thread is the only writer, so counting needs no read-modify-write.
+  static void count(LeaseEntry& entry) {
+    const std::atomic_ref renewals(entry.renewals);
+    renewals.store(renewals.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  }
 
   std::span<LeaseEntry> memory_;
 };

@@ -5,15 +5,14 @@
 
 #include <algorithm>
 #include <array>
-#include <boost/unordered/unordered_flat_map.hpp>
-#include <deque>
+#include <cstring>
 #include <set>
 #include <string>
 #include <utility>
-#include <variant>
 
 #include "kvlease/base/check.h"
 #include "kvlease/core/agent_name.h"
+#include "kvlease/core/lease_index.h"
 
 namespace kvlease {
 namespace {
@@ -93,27 +92,43 @@ struct EarlyCompletion {
   Instant received;
 };
 
-struct InBatch {
-  std::vector<EarlyCompletion> early;  // oldest first
-};
+enum class LeaseState : std::uint8_t { kFree, kInBatch, kLive };
 
-struct Live {
-  SlotId slot;
-  Duration extension{};
-  Instant expires_at_max;  // of hold_max
-  Instant granted_at;
-  std::vector<ReaderGroup> groups;
-};
-
-struct Record {
+// What a renewal and a sweep look at: two cache lines that are fetched together.
+struct alignas(64) Record {
   // Live: expires_at. In batch: when the oldest early completion is dropped. Else never.
   Instant deadline = kNever;
+  Instant expires_at_max;  // live: of hold_max
+  Duration extension{};    // live
+  SlotId slot;             // live
+  std::uint32_t id_length = 0;
+  const LeaseId* id = nullptr;  // of the details
+  LeaseState state = LeaseState::kFree;
+  std::array<char, 87> id_head{};  // of most ids the whole
+};
+static_assert(sizeof(Record) == 128);
+
+bool has_id(const Record& lease, std::string_view id) {
+  const std::size_t head = std::min(id.size(), lease.id_head.size());
+  return lease.id_length == id.size() && std::memcmp(lease.id_head.data(), id.data(), head) == 0 &&
+         (head == id.size() || lease.id->str() == id);
+}
+
+// The rest of a record, by its state.
+struct Details {
   LeaseId id;
-  std::variant<std::monostate, InBatch, Live> state;
+  std::vector<EarlyCompletion> early;  // in batch: oldest first
+  Instant granted_at;                  // live
+  std::vector<ReaderGroup> groups;     // live
+};
+
+struct RecordBlock {
+  std::array<Record, kRecordsPerBlock> records;
+  std::array<Details, kRecordsPerBlock> details;
 };
 
 // A record's place in the slab.
-using RecordNumber = std::uint32_t;
+using RecordNumber = LeaseIndex::RecordNumber;
 
 }  // namespace
 
@@ -123,37 +138,32 @@ class LeaseTable::Impl {
       : limits_(limits), entries_(entries) {}
 
   void admit(const LeaseId& id) {
-    KVL_CHECK(!index_.contains(id.str()), "an admitted id is neither in batch nor live (L45)");
-    record(add(id)).state.emplace<InBatch>();
+    KVL_CHECK(!find(id.str()), "an admitted id is neither in batch nor live (L45)");
+    record(add(id)).state = LeaseState::kInBatch;
     ++in_batch_;
   }
 
   void forget(const LeaseId& id) {
-    const auto found = index_.find(id.str());
-    if (found == index_.end()) return;
-    const RecordNumber number = found->second;
-    const std::vector<EarlyCompletion> early = take_early(record(number));
-    counters_.add(Counter::kCompletionEarlyDropped, early.size());
-    index_.erase(found);
-    release(number);
+    const std::optional<RecordNumber> number = find(id.str());
+    if (!number) return;
+    counters_.add(Counter::kCompletionEarlyDropped, take_early(*number).size());
+    release(*number);
   }
 
   void grant(const LeaseGrant& grant, Instant now) {
-    const auto found = index_.find(grant.id.str());
-    const bool admitted = found != index_.end();
-    const RecordNumber number = admitted ? found->second : add(grant.id);
-    Record& lease = record(number);
+    const std::optional<RecordNumber> admitted = find(grant.id.str());
+    const RecordNumber number = admitted ? *admitted : add(grant.id);
     std::vector<EarlyCompletion> early;
-    if (admitted) early = take_early(lease);
+    if (admitted) early = take_early(number);
 
     // L1, L48: the deadline counts from here, on this process's clock (L46).
-    const Live& live =
-        lease.state.emplace<Live>(Live{.slot = grant.slot,
-                                       .extension = grant.extension,
-                                       .expires_at_max = saturating_add(now, limits_.hold_max),
-                                       .granted_at = now,
-                                       .groups = {}});
-    lease.deadline = earlier(saturating_add(now, grant.remaining), live.expires_at_max);
+    Record& lease = record(number);
+    lease.state = LeaseState::kLive;
+    lease.slot = grant.slot;
+    lease.extension = grant.extension;
+    lease.expires_at_max = saturating_add(now, limits_.hold_max);
+    lease.deadline = earlier(saturating_add(now, grant.remaining), lease.expires_at_max);
+    details(number).granted_at = now;
     ++live_;
     if (entries_.word(grant.slot) == grant.word) {
       entries_.begin(grant.slot);
@@ -174,43 +184,30 @@ class LeaseTable::Impl {
 
   void renew(std::span<const std::string_view> ids, Instant now) {
     counters_.add(Counter::kHeartbeatsReceived);
-    for (const std::string_view id : ids) {
-      const auto found = index_.find(id);
-      Record* lease = found == index_.end() ? nullptr : &record(found->second);
-      Live* live = lease == nullptr ? nullptr : std::get_if<Live>(&lease->state);
-      if (live == nullptr) {
-        counters_.add(Counter::kHeartbeatUnknown);  // L5: revives nothing
-        continue;
-      }
-      const Instant renewed = saturating_add(now, live->extension);  // L14: its own extension
-      // L2: never shortened; L48: never beyond its hold_max.
-      lease->deadline = std::max(lease->deadline, earlier(renewed, live->expires_at_max));
-      entries_.renew(live->slot);  // L22
-      counters_.add(Counter::kLeasesRenewed);
+    for (; ids.size() > kRenewalsAhead; ids = ids.subspan(kRenewalsAhead)) {
+      renew_some(ids.first(kRenewalsAhead), now);
     }
+    renew_some(ids, now);
   }
 
   void complete(const Completion& completion, const AgentName& sender, Instant now) {
     KVL_CHECK(completion.readers_expected > 0, "a completion names at least its own reader (L7)");
-    const auto found = index_.find(completion.id);
-    if (found == index_.end()) {
+    const std::optional<RecordNumber> number = find(completion.id);
+    if (!number) {
       counters_.add(Counter::kCompletionUnknown);  // L5
-      return;
-    }
-    Record& lease = record(found->second);
-    if (InBatch* in_batch = std::get_if<InBatch>(&lease.state)) {
-      keep_early(found->second, *in_batch, completion, sender, now);
-    } else if (count_report(std::get<Live>(lease.state), completion, sender)) {
-      end_copy(found->second, LeaseEnd::kCompleted, /*slot_mismatch=*/false, now);
+    } else if (record(*number).state == LeaseState::kInBatch) {
+      keep_early(*number, completion, sender, now);
+    } else if (count_report(details(*number).groups, completion, sender)) {
+      end_copy(*number, LeaseEnd::kCompleted, /*slot_mismatch=*/false, now);
     }
   }
 
   void end(const LeaseId& id, LeaseEnd end, Instant now) {
-    const auto found = index_.find(id.str());
-    if (found == index_.end()) return;
-    KVL_CHECK(std::holds_alternative<Live>(record(found->second).state),
+    const std::optional<RecordNumber> number = find(id.str());
+    if (!number) return;
+    KVL_CHECK(record(*number).state == LeaseState::kLive,
               "a rank gets the grant before the end (L23)");
-    end_copy(found->second, end, /*slot_mismatch=*/false, now);
+    end_copy(*number, end, /*slot_mismatch=*/false, now);
   }
 
   void sweep(Instant now) {
@@ -227,11 +224,9 @@ class LeaseTable::Impl {
   }
 
   std::optional<Instant> expires_at(const LeaseId& id) const {
-    const auto found = index_.find(id.str());
-    if (found == index_.end()) return std::nullopt;
-    const Record& lease = record(found->second);
-    if (!std::holds_alternative<Live>(lease.state)) return std::nullopt;
-    return lease.deadline;
+    const std::optional<RecordNumber> number = find(id.str());
+    if (!number || record(*number).state != LeaseState::kLive) return std::nullopt;
+    return record(*number).deadline;
   }
 
   Instant next_deadline() const { return bounds_.earliest(); }
@@ -242,76 +237,134 @@ class LeaseTable::Impl {
   std::uint64_t records_scanned() const { return records_scanned_; }
 
  private:
+  // How many of one message's ids are looked up side by side: the memory of one is fetched while
+  // others are worked on.
+  static constexpr std::size_t kRenewalsAhead = 32;
+
   Record& record(RecordNumber number) {
-    return slab_[number / kRecordsPerBlock][number % kRecordsPerBlock];
+    return slab_[number / kRecordsPerBlock]->records[number % kRecordsPerBlock];
   }
   const Record& record(RecordNumber number) const {
-    return slab_[number / kRecordsPerBlock][number % kRecordsPerBlock];
+    return slab_[number / kRecordsPerBlock]->records[number % kRecordsPerBlock];
+  }
+  Details& details(RecordNumber number) {
+    return slab_[number / kRecordsPerBlock]->details[number % kRecordsPerBlock];
+  }
+
+  std::optional<RecordNumber> find(std::string_view id) const {
+    return find(LeaseIndex::hash(id), id);
+  }
+  std::optional<RecordNumber> find(std::uint64_t hash, std::string_view id) const {
+    return index_.find(hash, [&](RecordNumber number) { return has_id(record(number), id); });
+  }
+
+  // Requires: at most kRenewalsAhead ids.
+  void renew_some(std::span<const std::string_view> ids, Instant now) {
+    std::array<std::uint64_t, kRenewalsAhead> hashes;
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      hashes[i] = LeaseIndex::hash(ids[i]);
+      index_.prefetch(hashes[i]);
+    }
+    // Ids hardly ever share what the index keeps of their hashes, so these are the leases.
+    std::array<Record*, kRenewalsAhead> leases;
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      leases[i] = nullptr;
+      const auto probable = index_.find(hashes[i], [](RecordNumber) { return true; });
+      if (!probable) continue;
+      leases[i] = &record(*probable);
+      __builtin_prefetch(leases[i]);
+      __builtin_prefetch(&leases[i]->id_head.back());
+    }
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      if (leases[i] != nullptr) entries_.prefetch(leases[i]->slot);
+    }
+    std::uint64_t renewed = 0;
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      Record* lease = leases[i];
+      if (lease != nullptr && !has_id(*lease, ids[i])) {
+        const std::optional<RecordNumber> number = find(hashes[i], ids[i]);
+        lease = number ? &record(*number) : nullptr;
+      }
+      if (lease == nullptr || lease->state != LeaseState::kLive) continue;  // L5: revives nothing
+      const Instant until = saturating_add(now, lease->extension);  // L14: its own extension
+      // L2: never shortened; L48: never beyond its hold_max.
+      lease->deadline = std::max(lease->deadline, earlier(until, lease->expires_at_max));
+      entries_.renew(lease->slot);  // L22
+      ++renewed;
+    }
+    counters_.add(Counter::kLeasesRenewed, renewed);
+    counters_.add(Counter::kHeartbeatUnknown, ids.size() - renewed);
   }
 
   // Takes a free record for an id that is not in the index.
   RecordNumber add(const LeaseId& id) {
     if (free_.empty()) {
       const auto first = static_cast<RecordNumber>(slab_.size() * kRecordsPerBlock);
-      slab_.emplace_back();
+      slab_.push_back(std::make_unique<RecordBlock>());
       bounds_.add_block();
       for (RecordNumber i = kRecordsPerBlock; i-- > 0;) free_.push_back(first + i);
     }
     const RecordNumber number = free_.back();
     free_.pop_back();
-    record(number).id = id;
-    index_.emplace(record(number).id.str(), number);
+    details(number).id = id;
+    Record& added = record(number);
+    added.id = &details(number).id;
+    added.id_length = static_cast<std::uint32_t>(id.str().size());
+    id.str().copy(added.id_head.data(), added.id_head.size());
+    index_.insert(LeaseIndex::hash(id.str()), number);
     return number;
   }
 
-  // Requires: the index names the record no more, for its key is the record's own id.
   void release(RecordNumber number) {
+    index_.erase(LeaseIndex::hash(details(number).id.str()), number);
     record(number) = Record{};
+    details(number) = Details{};
     free_.push_back(number);
   }
 
   // Ends the stay in batch. Requires: in batch.
-  std::vector<EarlyCompletion> take_early(Record& lease) {
-    InBatch* in_batch = std::get_if<InBatch>(&lease.state);
-    KVL_CHECK(in_batch != nullptr, "a lease is granted once, and a live one is not forgotten (L6)");
-    early_ -= in_batch->early.size();
+  std::vector<EarlyCompletion> take_early(RecordNumber number) {
+    KVL_CHECK(record(number).state == LeaseState::kInBatch,
+              "a lease is granted once, and a live one is not forgotten (L6)");
+    std::vector<EarlyCompletion> early = std::exchange(details(number).early, {});
+    early_ -= early.size();
     --in_batch_;
-    return std::move(in_batch->early);
+    return early;
   }
 
   Instant dropped_at(const EarlyCompletion& completion) const {
     return saturating_add(completion.received, limits_.early_completion_ttl);
   }
 
-  void keep_early(RecordNumber number, InBatch& in_batch, const Completion& completion,
-                  const AgentName& sender, Instant now) {
+  void keep_early(RecordNumber number, const Completion& completion, const AgentName& sender,
+                  Instant now) {
     if (early_ >= limits_.early_completions_max) {  // L8, L43
       counters_.add(Counter::kCompletionEarlyDropped);
       return;
     }
     counters_.add(Counter::kCompletionEarly);
     ++early_;
-    in_batch.early.push_back(
+    std::vector<EarlyCompletion>& early = details(number).early;
+    early.push_back(
         {.sender = sender, .readers_expected = completion.readers_expected, .received = now});
-    record(number).deadline = dropped_at(in_batch.early.front());
+    record(number).deadline = dropped_at(early.front());
     bounds_.lower(number / kRecordsPerBlock, record(number).deadline);
   }
 
   // Adds a report to its group. Returns true when that group is complete (L7).
-  bool count_report(Live& live, const Completion& completion, const AgentName& sender) {
+  bool count_report(std::vector<ReaderGroup>& groups, const Completion& completion,
+                    const AgentName& sender) {
     ReaderName name = reader_name(sender);
-    auto group =
-        std::find_if(live.groups.begin(), live.groups.end(), [&](const ReaderGroup& other) {
-          return other.engine_id == name.engine_id && other.incarnation == name.incarnation;
-        });
-    if (group == live.groups.end()) {
+    auto group = std::find_if(groups.begin(), groups.end(), [&](const ReaderGroup& other) {
+      return other.engine_id == name.engine_id && other.incarnation == name.incarnation;
+    });
+    if (group == groups.end()) {
       // A decoder that reported in part and stopped has been followed by many others: let it go.
-      if (live.groups.size() >= limits_.reader_groups_max) live.groups.erase(live.groups.begin());
-      group =
-          live.groups.insert(live.groups.end(), {.engine_id = std::move(name.engine_id),
-                                                 .incarnation = name.incarnation,
-                                                 .readers_expected = completion.readers_expected,
-                                                 .readers = {}});
+      if (groups.size() >= limits_.reader_groups_max) groups.erase(groups.begin());
+      group = groups.insert(groups.end(), {.engine_id = std::move(name.engine_id),
+                                           .incarnation = name.incarnation,
+                                           .readers_expected = completion.readers_expected,
+                                           .readers = {}});
     }
     if (group->readers_expected != completion.readers_expected) {
       counters_.add(Counter::kCompletionMismatch);
@@ -326,45 +379,43 @@ class LeaseTable::Impl {
   }
 
   void on_deadline(RecordNumber number, Instant now) {
-    Record& lease = record(number);
-    InBatch* in_batch = std::get_if<InBatch>(&lease.state);
-    if (in_batch == nullptr) {
+    if (record(number).state == LeaseState::kLive) {
       end_copy(number, LeaseEnd::kExpired, /*slot_mismatch=*/false, now);  // L3
       return;
     }
+    std::vector<EarlyCompletion>& early = details(number).early;
     const std::size_t dropped = std::erase_if(
-        in_batch->early, [&](const EarlyCompletion& early) { return now >= dropped_at(early); });
+        early, [&](const EarlyCompletion& completion) { return now >= dropped_at(completion); });
     counters_.add(Counter::kCompletionEarlyDropped, dropped);
     early_ -= dropped;
-    lease.deadline = in_batch->early.empty() ? kNever : dropped_at(in_batch->early.front());
+    record(number).deadline = early.empty() ? kNever : dropped_at(early.front());
   }
 
   // Requires: live.
   void end_copy(RecordNumber number, LeaseEnd end, bool slot_mismatch, Instant now) {
-    Record& lease = record(number);
-    const Live& live = std::get<Live>(lease.state);
+    const Record& lease = record(number);
     // L23: fenced before anybody can see the end. A word that was not the granted one refuses that
     // grant's reader as it stands; one more step could turn it into the granted one.
-    if (!slot_mismatch) entries_.end(live.slot);
-    LeaseEnded ended{
-        .id = lease.id, .end = end, .slot_mismatch = slot_mismatch, .held = now - live.granted_at};
-    for (const ReaderGroup& group : live.groups) {
+    if (!slot_mismatch) entries_.end(lease.slot);
+    LeaseEnded ended{.id = details(number).id,
+                     .end = end,
+                     .slot_mismatch = slot_mismatch,
+                     .held = now - details(number).granted_at};
+    for (const ReaderGroup& group : details(number).groups) {
       if (group.readers.size() <= ended.readers_done) continue;
       ended.readers_done = static_cast<std::uint32_t>(group.readers.size());
       ended.readers_expected = group.readers_expected;
     }
     ended_.push_back(std::move(ended));
     --live_;
-    index_.erase(lease.id.str());
     release(number);
   }
 
   const LeaseTableLimits limits_;
   LeaseEntries& entries_;
-  std::deque<std::array<Record, kRecordsPerBlock>> slab_;
+  std::vector<std::unique_ptr<RecordBlock>> slab_;
   std::vector<RecordNumber> free_;
-  // Keys are views of the records' own ids. Never iterated.
-  boost::unordered_flat_map<std::string_view, RecordNumber> index_;
+  LeaseIndex index_;
   DeadlineBounds bounds_;
   std::vector<LeaseEnded> ended_;
   Counters counters_;
