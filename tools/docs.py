@@ -2,13 +2,16 @@
 
 Every relative link leads to a file and, where it names one, to a heading (`#words-of-it`). A fenced
 block under a comment that names a file (`<!-- tests/install/lease_once.cc -->`) is that file's text,
-or a part of it. docs/configuration.md names every flag and every option of the protocol.
+or a part of it. docs/configuration.md names every flag and every option of the protocol, and
+docs/scenarios.md the tests of each scenario (scenarios.py).
 """
 
 import pathlib
 import re
 import subprocess
 import sys
+
+import scenarios
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -65,6 +68,7 @@ def main() -> int:
     findings = [f"{path.relative_to(ROOT)}: {finding}" for path in paths
                 for check in (check_links, check_quotes, check_options)
                 for finding in check(path, path.read_text())]
+    findings += [f"docs/scenarios.md: {finding}" for finding in scenarios.check()]
     print("\n".join(findings or [f"the links, quotes and options of {len(paths)} documents hold"]))
     return 1 if findings else 0
 
