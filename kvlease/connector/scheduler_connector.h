@@ -185,6 +185,8 @@ class SchedulerConnector {
   const EngineLeases& leases() const { return leases_; }
   std::size_t tracked_requests() const { return loads_.size(); }
   std::size_t handshakes_in_flight() const { return handshakes_.in_flight(); }
+  // Remote engines: connected, being connected, or backing off.
+  std::size_t known_peers() const { return handshakes_.peers(); }
   const LeaseConfig& config() const { return options_.config; }
   const EngineFacts& facts() const { return options_.facts; }
 

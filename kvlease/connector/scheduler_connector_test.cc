@@ -184,6 +184,7 @@ TEST_F(SchedulerConnectorTest, TooManyRemoteEnginesAreRefused) {
   }
   EXPECT_EQ(connector_.take_handshakes(at(0)).size(), 64u);
   EXPECT_EQ(connector_.handshakes_in_flight(), 64u);
+  EXPECT_EQ(connector_.known_peers(), 4096u);
   EXPECT_TRUE(connector_.update_connector_output(std::vector<WorkerOutput>(1), at(0))
                   .failed_recving.empty());
   add_request("another", "one too many");

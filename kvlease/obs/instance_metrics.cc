@@ -108,6 +108,9 @@ struct InstanceMetrics::Impl {
       gauge("kvlease_requests_tracked", "Requests whose remote prefill is not over yet (L15).", {});
   MetricFamily& handshakes_in_flight =
       gauge("kvlease_handshakes_in_flight", "Handshakes under way (L29).", {});
+  MetricFamily& known_peers =
+      gauge("kvlease_known_peers",
+            "Remote engines that are connected, being connected, or backing off (L43).", {});
   MetricFamily& load_failures =
       counter("kvlease_load_failures_total",
               "Loads that took the failure policy, once a request, by cause (L27).", {"cause"});
@@ -243,6 +246,7 @@ void InstanceMetrics::Impl::take_snapshot(const InstanceSnapshot& snapshot) {
   oldest_lease_age.set(to_seconds(snapshot.oldest_lease_age), {});
   requests_tracked.set(number(snapshot.requests_tracked), {});
   handshakes_in_flight.set(number(snapshot.handshakes_in_flight), {});
+  known_peers.set(number(snapshot.known_peers), {});
   waiting_for_remote_kvs.set(number(snapshot.requests_waiting_for_remote_kvs), {});
 }
 

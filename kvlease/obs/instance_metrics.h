@@ -44,6 +44,7 @@ struct InstanceSnapshot {
   std::size_t requests_waiting_for_remote_kvs = 0;
   std::size_t requests_tracked = 0;  // with a remote prefill that is not over (L15)
   std::size_t handshakes_in_flight = 0;
+  std::size_t known_peers = 0;  // remote engines: connected, being connected, or backing off
 
   LeaseLedger ledger;
   Duration oldest_lease_age{};  // 0 without a lease (L48)

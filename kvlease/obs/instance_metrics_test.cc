@@ -155,7 +155,7 @@ TEST_F(InstanceMetricsTest, FailuresAreCountedByCause) {
   EXPECT_EQ(seen.value(R"(kvlease_notifications_rejected_total{cause="bad_count"})"), 2);
 }
 
-TEST_F(InstanceMetricsTest, RoutersFindVllmsNames) {
+TEST_F(InstanceMetricsTest, ASnapshotIsShownUnderOurNamesAndVllms) {
   metrics.on_first_token(milliseconds(30));
   metrics.on_next_token(milliseconds(10));
   metrics.on_next_token(milliseconds(12));
@@ -168,6 +168,9 @@ TEST_F(InstanceMetricsTest, RoutersFindVllmsNames) {
                               .requests_running = 3,
                               .requests_waiting = 4,
                               .requests_waiting_for_remote_kvs = 2,
+                              .requests_tracked = 5,
+                              .handshakes_in_flight = 6,
+                              .known_peers = 7,
                               .prompt_tokens = 1000,
                               .cached_tokens = 900,
                               .generated_tokens = 70});
@@ -186,6 +189,10 @@ TEST_F(InstanceMetricsTest, RoutersFindVllmsNames) {
             1);
   EXPECT_EQ(seen.value(R"(kvlease_blocks{state="quarantined"})"), 10);
   EXPECT_EQ(seen.value("kvlease_leased_blocks"), 20);
+  EXPECT_EQ(seen.value("kvlease_requests_waiting_for_remote_kvs"), 2);
+  EXPECT_EQ(seen.value("kvlease_requests_tracked"), 5);
+  EXPECT_EQ(seen.value("kvlease_handshakes_in_flight"), 6);
+  EXPECT_EQ(seen.value("kvlease_known_peers"), 7);
 }
 
 }  // namespace
