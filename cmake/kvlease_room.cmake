@@ -144,19 +144,20 @@ function(kvlease_cross_tests folder)
   endforeach()
 endfunction()
 
-# Benchmarks: each *_bench.cc is one program over the pure rooms, built only when asked for by name or by
-# the target `benchmarks`.
+# Benchmarks: each *_bench.cc is one program, built only when asked for by name or by the target
+# `benchmarks`.
 function(kvlease_benchmarks folder)
-  find_package(benchmark QUIET)
-  if(NOT benchmark_FOUND)
-    return()
-  endif()
   add_custom_target(benchmarks)
+  if(TARGET kvlease)
+    add_dependencies(benchmarks kvlease)
+  endif()
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*_bench.cc)
   foreach(source ${sources})
     get_filename_component(name ${source} NAME_WE)
     add_executable(${name} EXCLUDE_FROM_ALL ${source})
-    target_link_libraries(${name} PRIVATE kvlease_core benchmark::benchmark)
+    target_link_libraries(${name} PRIVATE kvlease_serving kvlease_nixl kvlease_fabric
+                          Threads::Threads)
+    target_compile_definitions(${name} PRIVATE KVL_BINARY_DIR="${PROJECT_BINARY_DIR}")
     kvlease_include_dirs(${name} PRIVATE)
     kvlease_target_options(${name})
     set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bench)

@@ -118,7 +118,7 @@ def check_includes(source: Source):
             if match[1] != source.room and match[1] not in MAY_INCLUDE[source.room]:
                 allowed = ", ".join(sorted(MAY_INCLUDE[source.room])) or "nothing else of ours"
                 yield number, f"room {source.room} may include {allowed}, not {match[1]}"
-        elif header.startswith('"') and not re.match(r'"(kvlease|tests)/', header):
+        elif header.startswith('"') and not re.match(r'"(kvlease|tests|bench)/', header):
             yield number, f"{header}: the include path is the repository path, \"kvlease/…\""
         for pattern, files in HEAVY:
             if re.match(pattern, header) and not any(re.fullmatch(f, source.name) for f in files):
