@@ -2,6 +2,7 @@
 #include "kvlease/core/handshake_tracker.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "kvlease/base/check.h"
 
@@ -135,20 +136,22 @@ bool HandshakeTracker::refresh(const PeerAddress& address, Instant now) {
 }
 
 std::vector<PeerAddress> HandshakeTracker::take_due(Instant now) {
-  std::vector<PeerAddress> due;
+  if (in_flight_ >= options_.in_flight_max) return {};  // L43
+  std::vector<std::pair<Instant, PeerAddress>> due;
   for (auto& [address, peer] : peers_) {
     if (peer.state == kBackingOff && now >= peer.deadline) advance(peer, kBackOffOver);
-    if (peer.state == kDue || peer.state == kRefreshDue) due.push_back(address);
+    if (peer.state == kDue || peer.state == kRefreshDue) due.emplace_back(peer.deadline, address);
   }
-  std::ranges::stable_sort(due, {},
-                           [&](const auto& address) { return peers_.at(address).deadline; });
-  due.resize(std::min(due.size(), options_.in_flight_max - in_flight_));  // L43
-  for (const PeerAddress& address : due) {
+  std::ranges::sort(due);
+  due.resize(std::min(due.size(), options_.in_flight_max - in_flight_));
+  std::vector<PeerAddress> started;
+  for (auto& [since, address] : due) {
     Peer& peer = peers_.at(address);
     advance(peer, kStarted);
     peer.deadline = saturating_add(now, options_.timeout);  // L48
+    started.push_back(std::move(address));
   }
-  return due;
+  return started;
 }
 
 bool HandshakeTracker::succeeded(const PeerAddress& address, Instant now) {

@@ -214,7 +214,7 @@ TEST_P(Renewal, A11_EachReadOfABatchHasItsOwnVerdict) {
                               seconds(1)));
   world.network().set_read_latency(std::chrono::microseconds(20));
   world.run_to(at(10));
-  for (const std::size_t over : {0, 3}) EXPECT_TRUE(world.release("P", lease_of(params[over])));
+  for (const std::size_t over : {0u, 3u}) EXPECT_TRUE(world.release("P", lease_of(params[over])));
   for (std::size_t i = 0; i < 4; ++i) {
     ASSERT_TRUE(world.finishes(tickets[i], seconds(5)));
     expect_text(tickets[i], prompt(22, "abcd"[i]), 8);
