@@ -56,9 +56,11 @@ def check_options(path: pathlib.Path, text: str):
     for name, default in rows:
         if f"| `{name}` | {default} |" not in text:
             yield f"has no row for {name} with its default, {default}"
-    for flag in re.findall(r'"(--[a-z-]+)"', (ROOT / "kvlease/cli/serve.cc").read_text()):
-        if f"`{flag}`" not in text:
-            yield f"does not name {flag}"
+    for source in ("serve.cc", "route.cc", "access_flags.cc"):
+        flags = (ROOT / "kvlease/cli" / source)
+        for flag in re.findall(r'"(--[a-z-]+)"', flags.read_text() if flags.exists() else ""):
+            if f"`{flag}`" not in text:
+                yield f"does not name {flag} ({source})"
 
 
 def main() -> int:

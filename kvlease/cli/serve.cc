@@ -16,10 +16,12 @@
 #include <utility>
 #include <vector>
 
+#include "kvlease/cli/access_flags.h"
 #include "kvlease/cli/command.h"
 #include "kvlease/cli/validators.h"
 #include "kvlease/runtime/log.h"
 #include "kvlease/runtime/loop.h"
+#include "kvlease/serving/access.h"
 #include "kvlease/serving/instance.h"
 #include "kvlease/synthetic/tokenizer.h"
 
@@ -29,12 +31,8 @@ namespace {
 // What the flags hold before they are checked together.
 struct Flags {
   std::string model = "synthetic";
-  std::string host = "127.0.0.1";
-  std::uint16_t port = 8000;
+  AccessFlags access{.allow_peers = {"127.0.0.1", "localhost", "::1"}};
   std::string advertise_host;
-  std::vector<std::string> allow_peers{"127.0.0.1", "localhost", "::1"};
-  std::string peer_key;
-  bool insecure_peers = false;
   std::string kv_transfer_config = "{}";
   std::string nixl_path;
   std::uint32_t tp = 1;
@@ -61,19 +59,10 @@ struct Flags {
 
 void add_options(CLI::App& app, Flags& flags) {
   app.add_option("MODEL", flags.model, "synthetic is the only model so far")->capture_default_str();
-  app.add_option("--host", flags.host, "address to listen on")->capture_default_str();
-  app.add_option("--port", flags.port, "port to listen on; 0: any free one")
-      ->check(integer_between(0, 65535))
-      ->capture_default_str();
+  add_access_flags(app, flags.access, "hosts that a decode instance connects to");
   app.add_option("--advertise-host", flags.advertise_host,
                  "host that peers are given for the handshake (default: --host)")
       ->envname("VLLM_NIXL_SIDE_CHANNEL_HOST");
-  app.add_option("--allow-peer", flags.allow_peers, "hosts that a decode instance connects to")
-      ->capture_default_str();
-  app.add_option("--peer-key", flags.peer_key, "secret that handshakes and lease calls must show")
-      ->envname("KVLEASE_PEER_KEY");
-  app.add_flag("--insecure-peers", flags.insecure_peers,
-               "listen beyond loopback without a peer key");
   app.add_option("--kv-transfer-config", flags.kv_transfer_config, "vLLM's JSON object, or @FILE")
       ->capture_default_str();
   app.add_option("--nixl-path", flags.nixl_path,
@@ -121,14 +110,6 @@ void add_model_options(CLI::App& app, Flags& flags) {
 
 Duration from_seconds(double seconds) { return Duration(std::llround(seconds * 1e9)); }
 
-bool is_loopback(std::string_view host) {
-  const bool numeric = host.find_first_not_of("0123456789.") == std::string_view::npos;
-  return host == "localhost" || host == "::1" || (numeric && host.starts_with("127."));
-}
-
-// An address to listen on everywhere is none that a peer could connect to.
-bool is_wildcard(std::string_view host) { return host == "0.0.0.0" || host == "::"; }
-
 Result<std::string> read_config(const std::string& text) {
   if (!text.starts_with('@')) return text;
   std::ifstream file(text.substr(1));
@@ -146,14 +127,12 @@ Result<InstanceOptions> make_options(const Flags& flags) {
     return error(ErrorCode::kInvalidArgument,
                  "MODEL " + flags.model + ": synthetic is the only model so far");
   }
-  if (!is_loopback(flags.host) && flags.peer_key.empty() && !flags.insecure_peers) {  // L51
+  const AccessFlags& access = flags.access;
+  const auto bound = check_binding(access.host, access.peer_key, access.insecure_peers);
+  if (!bound) return std::unexpected(bound.error());
+  if (is_wildcard(access.host) && flags.advertise_host.empty()) {
     return error(ErrorCode::kInvalidArgument,
-                 "--host " + flags.host +
-                     " is reachable from elsewhere: set --peer-key, or --insecure-peers");
-  }
-  if (is_wildcard(flags.host) && flags.advertise_host.empty()) {
-    return error(ErrorCode::kInvalidArgument,
-                 "--host " + flags.host + " is no address to give to peers: set --advertise-host");
+                 "--host " + access.host + " is no address to give to peers: set --advertise-host");
   }
   const auto text = read_config(flags.kv_transfer_config);
   if (!text) return std::unexpected(text.error());
@@ -162,7 +141,8 @@ Result<InstanceOptions> make_options(const Flags& flags) {
     return error(config.error().code, "--kv-transfer-config: " + config.error().message);
   }
   InstanceOptions options{
-      .host = flags.host, .port = flags.port, .drain_timeout = from_seconds(flags.drain_seconds)};
+      .host = access.host, .port = access.port, .drain_timeout = from_seconds(flags.drain_seconds)};
+  options.api_key = access.api_key;
   EngineHostOptions& engine = options.engine;
   engine.kv_transfer_config = std::move(*config);
   engine.model.layout = flags.layout;
@@ -176,9 +156,9 @@ Result<InstanceOptions> make_options(const Flags& flags) {
   engine.scheduler.max_num_batched_tokens = flags.max_num_batched_tokens;
   engine.scheduler.enable_prefix_caching = !flags.no_prefix_caching;
   engine.scheduler.eos_token_id = kEndOfText;
-  engine.advertise_host = flags.advertise_host.empty() ? flags.host : flags.advertise_host;
-  engine.allow_peers = flags.allow_peers;
-  engine.peer_key = flags.peer_key;
+  engine.advertise_host = flags.advertise_host.empty() ? access.host : flags.advertise_host;
+  engine.allow_peers = access.allow_peers;
+  engine.peer_key = access.peer_key;
   engine.nixl_path = flags.nixl_path;
   engine.validate_reads = !flags.accept_unvalidated;
   if (flags.drop_heartbeats) engine.faults.drop_notifs_with_prefix = "HB:";

@@ -126,38 +126,4 @@ std::string completion_body(const CompletionAnswer& answer) {
   return body.take();
 }
 
-int http_status(ErrorCode code) {
-  switch (code) {
-    case ErrorCode::kInvalidArgument:
-    case ErrorCode::kInvalidReference:
-    case ErrorCode::kStaleReference:
-      return 400;
-    case ErrorCode::kPermissionDenied:
-      return 401;
-    case ErrorCode::kNotFound:
-      return 404;
-    case ErrorCode::kIncompatible:
-      return 409;
-    case ErrorCode::kResourceExhausted:
-    case ErrorCode::kUnavailable:
-      return 503;
-    case ErrorCode::kTimeout:
-      return 504;
-    case ErrorCode::kSuspectPeer:
-      return 502;
-  }
-  KVL_UNREACHABLE("every code has its status");
-}
-
-std::string error_body(const Error& error, int status) {
-  JsonWriter inner;
-  inner.string("message", error.message);
-  inner.string("type", status < 500 ? "invalid_request_error" : "internal_error");
-  inner.null("param");
-  inner.integer("code", static_cast<std::uint64_t>(status));
-  JsonWriter body;
-  body.json("error", inner.take());
-  return body.take();
-}
-
 }  // namespace kvlease

@@ -1,5 +1,5 @@
 // The OpenAI-style completions API as values: a request's body into a NewRequest, an answer's parts
-// into a body, an Error into vLLM's error body and its HTTP status.
+// into a body.
 #pragma once
 
 #include <cstdint>
@@ -35,10 +35,5 @@ struct CompletionAnswer {
   std::optional<KvTransferParams> kv_transfer_params;
 };
 std::string completion_body(const CompletionAnswer& answer);
-
-// The one table from error codes to HTTP statuses.
-int http_status(ErrorCode code);
-// vLLM's nested form {"error": {"message", "type", "param", "code"}}.
-std::string error_body(const Error& error, int status);
 
 }  // namespace kvlease

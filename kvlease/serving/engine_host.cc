@@ -9,6 +9,7 @@
 #include "kvlease/core/agent_name.h"
 #include "kvlease/nixl/agent.h"
 #include "kvlease/runtime/random.h"
+#include "kvlease/serving/access.h"
 
 namespace kvlease {
 namespace {

@@ -27,8 +27,6 @@
 
 namespace kvlease {
 
-// The header that carries the peer key (L51).
-inline constexpr std::string_view kPeerKeyHeader = "X-Kvlease-Peer-Key";
 inline constexpr std::string_view kHandshakePath = "/kvlease/v1/handshake";
 
 struct EngineHostOptions {

@@ -5,8 +5,9 @@
 #include <utility>
 
 #include "kvlease/runtime/wall_clock.h"
+#include "kvlease/serving/access.h"
+#include "kvlease/serving/answers.h"
 #include "kvlease/wire/json_fields.h"
-#include "kvlease/wire/secret.h"
 
 namespace kvlease {
 namespace {
@@ -17,18 +18,6 @@ constexpr Duration kCutGrace = std::chrono::seconds{1};
 constexpr Duration kWarningInterval = std::chrono::minutes{1};
 
 constexpr std::string_view kLeasesPath = "/kvlease/v1/leases";
-
-HttpResponse json_response(int status, std::string body) {
-  return {
-      .status = status, .headers = {{"Content-Type", "application/json"}}, .body = std::move(body)};
-}
-
-HttpResponse error_response(const Error& error) {
-  const int status = http_status(error.code);
-  HttpResponse response = json_response(status, error_body(error, status));
-  if (status == 503) response.headers.add("Retry-After", "1");  // L43
-  return response;
-}
 
 std::string block_counts_json(const BlockCounts& blocks) {
   JsonWriter json;
@@ -128,12 +117,14 @@ void Instance::handle(HttpRequest request, HttpResponder responder) {
   if (get && path == "/health") {
     responder.respond(
         json_response(200, draining_until_ ? R"({"status":"draining"})" : R"({"status":"ok"})"));
+  } else if (const auto known = check_api_key(request, options_.api_key);
+             path.starts_with("/v1/") && !known) {
+    responder.respond(error_response(known.error()));
   } else if (post && path == "/v1/completions") {
     complete(request, std::move(responder));
-  } else if (path.starts_with("/kvlease/v1/") && !has_peer_key(request)) {  // L51
-    responder.respond(
-        error_response({ErrorCode::kPermissionDenied, "the header " + std::string(kPeerKeyHeader) +
-                                                          " is missing or wrong (--peer-key)"}));
+  } else if (const auto trusted = check_peer_key(request, options_.engine.peer_key);
+             path.starts_with("/kvlease/v1/") && !trusted) {  // L51
+    responder.respond(error_response(trusted.error()));
   } else if (post && path == kHandshakePath) {
     handshake(request, std::move(responder));
   } else if (get && path == kLeasesPath) {
@@ -141,14 +132,8 @@ void Instance::handle(HttpRequest request, HttpResponder responder) {
   } else if (request.method == "DELETE" && path.starts_with(kLeasesPath)) {
     release_lease(request, std::move(responder));
   } else {
-    responder.respond(error_response(
-        {ErrorCode::kNotFound, "no such route: " + request.method + ' ' + request.path}));
+    responder.respond(no_such_route(request));
   }
-}
-
-bool Instance::has_peer_key(const HttpRequest& request) const {
-  const std::string& key = options_.engine.peer_key;
-  return key.empty() || secret_matches(request.headers.find(kPeerKeyHeader).value_or(""), key);
 }
 
 void Instance::complete(const HttpRequest& request, HttpResponder responder) {

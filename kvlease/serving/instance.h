@@ -21,6 +21,7 @@ struct InstanceOptions {
   EngineHostOptions engine;
   std::string host = "127.0.0.1";
   std::uint16_t port = 0;
+  std::string api_key;                                // guards /v1/; empty: none
   Duration drain_timeout = std::chrono::seconds{30};  // L36
   // Called with every event of the protocol as one JSON object; empty: nobody listens.
   std::function<void(std::string_view json)> on_event;
@@ -68,7 +69,6 @@ class Instance {
   void handshake(const HttpRequest& request, HttpResponder responder);
   void list_leases(HttpResponder responder) const;
   void release_lease(const HttpRequest& request, HttpResponder responder);
-  bool has_peer_key(const HttpRequest& request) const;
   void on_output(RequestOutput output);
   void answer(Pending pending, RequestOutput output);
   void publish(const Event& event);

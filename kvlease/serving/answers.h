@@ -1,0 +1,26 @@
+// What instances and the router answer over HTTP: JSON, and errors in vLLM's form.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "kvlease/base/result.h"
+#include "kvlease/runtime/http.h"
+
+namespace kvlease {
+
+HttpResponse json_response(int status, std::string body);
+
+// The one table from error codes to HTTP statuses.
+int http_status(ErrorCode code);
+// vLLM's nested form {"error": {"message", "type", "param", "code"}}.
+std::string error_body(const Error& error, int status);
+// Both; a 503 says when to come again (L43).
+HttpResponse error_response(const Error& error);
+HttpResponse error_response(const Error& error, int status);
+
+// 404 and 405; `allow` lists the methods that the path knows, as in its header.
+HttpResponse no_such_route(const HttpRequest& request);
+HttpResponse no_such_method(const HttpRequest& request, std::string_view allow);
+
+}  // namespace kvlease
