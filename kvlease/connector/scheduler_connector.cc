@@ -92,8 +92,10 @@ void SchedulerConnector::on_new_request(const RequestView& request, Instant now)
            "remote_host " + load.address.host + " is not allowed: --allow-peer");  // L51
     return;
   }
-  if (!handshakes_.want(load.address, now)) {  // L15, L29
-    refuse(it, LoadFailure::kHandshakeFailed, "too many remote engines are known (L43)");
+  if (!handshakes_.want(load.address, now)) {  // L15, L29, L43
+    refuse(it, LoadFailure::kHandshakeFailed,
+           "as many remote engines are known as may be at once; those that cannot be reached make "
+           "room soon, idle ones after engine_ttl");
     return;
   }
   if (ready_.contains(load.address)) judge(it, now);
@@ -221,6 +223,14 @@ ConnectorUpdate SchedulerConnector::update_connector_output(std::span<const Work
 
 bool SchedulerConnector::release(const LeaseId& lease) {
   return leases_.end(lease, LeaseEnd::kReleased);  // L10
+}
+
+std::vector<LeaseId> SchedulerConnector::renew(std::span<const LeaseId> leases) {
+  std::vector<LeaseId> unknown;
+  for (const LeaseId& lease : leases) {
+    (leases_.is_live(lease) ? next_.leases_to_renew : unknown).push_back(lease);
+  }
+  return unknown;
 }
 
 std::size_t SchedulerConnector::cut_leases() {

@@ -182,13 +182,12 @@ InstanceMetrics::Impl::Impl(const InstanceMetricsOptions& options)
     counted.emplace_back(
         &family, &counter(std::string(family.name), std::string(family.help), std::move(labels)));
   }
-  // What may be counted is there from the start: a rate over a series that begins later misses one.
+  for (const LeaseEnd end : kLeaseEnds) lease_held.declare({lease_end_name(end)});
   for (const LoadFailure failure : kLoadFailures)
-    load_failures.add(0, {load_failure_name(failure)});
+    load_failures.declare({load_failure_name(failure)});
   for (const std::string_view reason : {"stop", "length", "abort", "error"}) {
-    requests_finished.add(0, {reason});
+    requests_finished.declare({reason});
   }
-  rank_read_bytes.add(0, {});
 }
 
 void InstanceMetrics::Impl::add_constants(const InstanceMetricsOptions& options) {

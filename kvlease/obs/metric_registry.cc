@@ -40,26 +40,43 @@ prometheus::ClientMetric series(const MetricRegistry::CommonLabels& common,
 
 MetricFamily::MetricFamily(MetricInfo info) : info_(std::move(info)) {}
 
-MetricFamily::LabelValues MetricFamily::checked(Labels labels, bool is_histogram) const {
-  KVL_CHECK((info_.type == MetricType::kHistogram) == is_histogram,
-            "histograms are observed, other metrics are not");
+MetricFamily::LabelValues MetricFamily::checked(Labels labels) const {
   KVL_CHECK(labels.size() == info_.label_names.size(), "a series has a value for each label");
   return {labels.begin(), labels.end()};
 }
 
-void MetricFamily::add(double n, Labels labels) {
-  KVL_CHECK(n >= 0, "a counter never falls");
-  values_[checked(labels, false)] += n;
+double& MetricFamily::number(Labels labels) {
+  KVL_CHECK(info_.type != MetricType::kHistogram, "a histogram is observed, not added to or set");
+  return values_[checked(labels)];
 }
 
-void MetricFamily::set(double value, Labels labels) { values_[checked(labels, false)] = value; }
+MetricFamily::Histogram& MetricFamily::histogram(Labels labels) {
+  KVL_CHECK(info_.type == MetricType::kHistogram, "only a histogram is observed");
+  Histogram& series = histograms_[checked(labels)];
+  series.counts.resize(info_.buckets.size() + 1);
+  return series;
+}
+
+void MetricFamily::declare(Labels labels) {
+  if (info_.type == MetricType::kHistogram) {
+    histogram(labels);
+  } else {
+    number(labels);
+  }
+}
+
+void MetricFamily::add(double n, Labels labels) {
+  KVL_CHECK(n >= 0, "a counter never falls");
+  number(labels) += n;
+}
+
+void MetricFamily::set(double value, Labels labels) { number(labels) = value; }
 
 void MetricFamily::observe(double value, Labels labels) {
-  Histogram& histogram = histograms_[checked(labels, true)];
-  histogram.counts.resize(info_.buckets.size() + 1);
+  Histogram& series = histogram(labels);
   const auto bucket = std::ranges::lower_bound(info_.buckets, value);
-  ++histogram.counts[static_cast<std::size_t>(bucket - info_.buckets.begin())];
-  histogram.sum += value;
+  ++series.counts[static_cast<std::size_t>(bucket - info_.buckets.begin())];
+  series.sum += value;
 }
 
 MetricRegistry::MetricRegistry(CommonLabels common) : common_(std::move(common)) {}
@@ -73,7 +90,9 @@ MetricFamily& MetricRegistry::add(MetricInfo info) {
   KVL_CHECK((info.type == MetricType::kHistogram) == !info.buckets.empty(),
             "a histogram, and no other metric, has buckets");
   KVL_CHECK(!info.help.empty(), "a family says what it is");
-  return families_.emplace_back(std::move(info));
+  MetricFamily& family = families_.emplace_back(std::move(info));
+  if (family.info().label_names.empty()) family.declare({});
+  return family;
 }
 
 std::string MetricRegistry::text() const {

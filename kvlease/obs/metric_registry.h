@@ -33,6 +33,9 @@ class MetricFamily {
 
   explicit MetricFamily(MetricInfo info);
 
+  // The series is scraped as 0 (or empty) until something happens: a rate over a series that begins
+  // later misses what began it. A family without labels is declared when it is added.
+  void declare(Labels labels);
   // Counter. Requires: n >= 0.
   void add(double n, Labels labels);
   // Gauge; or a counter that is counted elsewhere and never falls.
@@ -50,7 +53,9 @@ class MetricFamily {
   };
   using LabelValues = std::vector<std::string>;
 
-  LabelValues checked(Labels labels, bool is_histogram) const;
+  double& number(Labels labels);
+  Histogram& histogram(Labels labels);
+  LabelValues checked(Labels labels) const;
 
   MetricInfo info_;
   std::map<LabelValues, double> values_;

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+#include <string>
+
 #include "kvlease/obs/scrape_testing.h"
 
 namespace kvlease {
@@ -32,6 +35,19 @@ TEST(MetricRegistry, TheTextIsTheFormatOfPrometheus) {
             "kvlease_read_seconds_bucket{model_name=\"m\",le=\"+Inf\"} 4\n");
 }
 
+TEST(MetricRegistry, WhatIsDeclaredIsThereFromTheStart) {
+  MetricRegistry registry({});
+  registry.add({"n_total", "A count.", MetricType::kCounter, {}, {}});
+  registry.add({"s", "Seconds.", MetricType::kHistogram, {"end"}, {1}}).declare({"expired"});
+  registry.add({"up", "Whether.", MetricType::kGauge, {"url"}, {}});
+  EXPECT_EQ(read_scrape(registry.text(), "").values,
+            (std::map<std::string, double>{{"n_total", 0},
+                                           {"s_count{end=\"expired\"}", 0},
+                                           {"s_sum{end=\"expired\"}", 0},
+                                           {"s_bucket{end=\"expired\",le=\"1\"}", 0},
+                                           {"s_bucket{end=\"expired\",le=\"+Inf\"}", 0}}));
+}
+
 TEST(MetricRegistry, LabelValuesAreEscaped) {
   MetricRegistry registry(MetricRegistry::CommonLabels{{"model_name", "a\"b\\c\nd"}});
   registry.add({"up", "Whether.", MetricType::kGauge, {}, {}}).set(1, {});
@@ -53,7 +69,7 @@ TEST(MetricRegistry, MisuseIsABugOfOurs) {
   EXPECT_DEATH(registry.add({"s", "Seconds.", MetricType::kHistogram, {}, {}}), "has buckets");
   EXPECT_DEATH(registry.add({"t", "", MetricType::kGauge, {}, {}}), "says what it is");
   EXPECT_DEATH(gauge.set(1, {}), "a value for each label");
-  EXPECT_DEATH(gauge.observe(1, {"u"}), "histograms are observed");
+  EXPECT_DEATH(gauge.observe(1, {"u"}), "only a histogram is observed");
 }
 
 }  // namespace

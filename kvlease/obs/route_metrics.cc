@@ -119,16 +119,13 @@ struct RouteMetrics::Impl {
   std::uint64_t requests_in_flight = 0;
 };
 
-// What may be counted is there from the start: a rate over a series that begins later misses one.
 RouteMetrics::Impl::Impl() {
-  in_flight.set(0, {});
-  for (const RouteOutcome outcome : kOutcomes) requests.add(0, {route_outcome_name(outcome)});
-  prefills.add(0, {});
+  for (const RouteOutcome outcome : kOutcomes) requests.declare({route_outcome_name(outcome)});
   for (const DecodeAloneCause cause : kDecodeAloneCauses) {
-    decoded_alone.add(0, {decode_alone_cause_name(cause)});
+    decoded_alone.declare({decode_alone_cause_name(cause)});
   }
-  retries.add(0, {});
-  for (const ReleaseResult result : kReleaseResults) releases.add(0, {release_result_name(result)});
+  for (const ReleaseResult result : kReleaseResults)
+    releases.declare({release_result_name(result)});
 }
 
 RouteMetrics::RouteMetrics() : impl_(std::make_unique<Impl>()) {}
