@@ -166,6 +166,8 @@ class SchedulerConnector {
 
   // Ends a live lease (L10, L34). False: not found.
   bool release(const LeaseId& lease);
+  // Renews live leases on every rank, as a heartbeat would (L2). Returns those that are not live.
+  std::vector<LeaseId> renew(std::span<const LeaseId> leases);
   // Ends every live lease (drain limit, L36). Returns how many.
   std::size_t cut_leases();
 

@@ -36,7 +36,7 @@ auto fields(Like<LeaseEndOrder> auto& v) { return std::tie(v.id, v.end); }
 auto fields(Like<ConnectorMetadata> auto& v) {
   return std::tie(v.peers_to_remove, v.peers_to_add, v.reqs_to_recv, v.completions_to_send,
                   v.heartbeat_by_engine, v.reqs_in_batch, v.reqs_not_processed, v.reqs_to_send,
-                  v.leases_to_end);
+                  v.leases_to_end, v.leases_to_renew);
 }
 auto fields(Like<LeaseEnded> auto& v) {
   return std::tie(v.id, v.end, v.slot_mismatch, v.readers_done, v.readers_expected, v.held);

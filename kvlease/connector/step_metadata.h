@@ -78,6 +78,7 @@ struct ConnectorMetadata {
   std::vector<LeaseId> reqs_not_processed;
   std::vector<LeaseGrant> reqs_to_send;
   std::vector<LeaseEndOrder> leases_to_end;
+  std::vector<LeaseId> leases_to_renew;  // by HTTP (L2)
   bool operator==(const ConnectorMetadata&) const = default;
 
   bool empty() const { return *this == ConnectorMetadata{}; }

@@ -71,7 +71,8 @@ class Draw {
             .reqs_not_processed = list([this] { return lease(); }),
             .reqs_to_send =
                 list([this] { return LeaseGrant{lease(), slot(), number(), length(), length()}; }),
-            .leases_to_end = list([this] { return LeaseEndOrder{lease(), LeaseEnd::kDrained}; })};
+            .leases_to_end = list([this] { return LeaseEndOrder{lease(), LeaseEnd::kDrained}; }),
+            .leases_to_renew = list([this] { return lease(); })};
   }
 
   WorkerOutput output() {

@@ -135,6 +135,11 @@ void WorkerConnector::start_load_kv(const ConnectorMetadata& metadata, Instant n
   for (const LeaseId& id : metadata.reqs_in_batch) leases_.admit(id);
   for (const LeaseId& id : metadata.reqs_not_processed) leases_.forget(id);
   for (const LeaseGrant& grant : metadata.reqs_to_send) leases_.grant(grant, now);
+  if (!metadata.leases_to_renew.empty()) {
+    std::vector<std::string_view> ids;
+    for (const LeaseId& id : metadata.leases_to_renew) ids.push_back(id.str());
+    leases_.renew(ids, now);  // L2
+  }
   for (const LeaseEndOrder& order : metadata.leases_to_end) leases_.end(order.id, order.end, now);
 
   for (const RecvRequest& order : metadata.reqs_to_recv) begin_read(order, now);

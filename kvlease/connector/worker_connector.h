@@ -73,7 +73,7 @@ class WorkerConnector {
   void begin_turn(Instant wake_requested, Instant now);
 
   // Takes one step's orders, in this order: peers, leases (in batch, not processed, to send, to
-  // end), reads, completions, heartbeats with their probes.
+  // renew, to end), reads, completions, heartbeats with their probes.
   void start_load_kv(const ConnectorMetadata& metadata, Instant now);
 
   // Drains and applies notifications in order of arrival, moves the reads on, sweeps, in this order

@@ -62,6 +62,7 @@ class EngineCore {
   const SchedulerConnector& connector() const { return connector_; }
   const BlockPool& pool() const { return scheduler_.pool(); }
   EngineStats stats() const { return scheduler_.stats(); }
+  std::uint32_t max_model_len() const { return scheduler_.max_model_len(); }
 
  private:
   void apply_rank_outputs(Instant now);

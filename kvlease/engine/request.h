@@ -15,6 +15,7 @@ namespace kvlease {
 
 struct SamplingParams {
   std::uint32_t max_tokens = 16;
+  std::uint32_t min_tokens = 0;  // before them nothing but max_tokens ends the request
   std::vector<TokenId> stop_token_ids;
   bool ignore_eos = false;
 };

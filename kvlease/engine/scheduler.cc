@@ -404,8 +404,10 @@ void Scheduler::update_from_output(const ModelOutput& output, Instant now) {
 
 std::optional<FinishReason> Scheduler::stop_reason(const Request& request) const {
   const TokenId last = request.token_ids.back();
-  if (last == options_.eos_token_id && !request.sampling.ignore_eos) return FinishReason::kStop;
-  if (std::ranges::count(request.sampling.stop_token_ids, last) > 0) return FinishReason::kStop;
+  const bool may_stop = request.num_output_tokens() >= request.sampling.min_tokens;
+  const bool at_end = last == options_.eos_token_id && !request.sampling.ignore_eos;
+  const bool at_stop = std::ranges::count(request.sampling.stop_token_ids, last) > 0;
+  if (may_stop && (at_end || at_stop)) return FinishReason::kStop;
   if (request.num_output_tokens() >= request.sampling.max_tokens ||
       request.num_tokens() > options_.max_model_len) {
     return FinishReason::kLength;

@@ -102,6 +102,8 @@ class Scheduler {
 
   const BlockPool& pool() const { return pool_; }
   SchedulerStats stats() const;
+  // The longest sequence that can be kept, in tokens.
+  std::uint32_t max_model_len() const { return options_.max_model_len; }
 
  private:
   struct Request;

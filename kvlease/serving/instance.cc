@@ -17,7 +17,21 @@ constexpr Duration kCutGrace = std::chrono::seconds{1};
 
 constexpr Duration kWarningInterval = std::chrono::minutes{1};
 
-constexpr std::string_view kLeasesPath = "/kvlease/v1/leases";
+constexpr std::string_view kLeasePrefix = "/kvlease/v1/leases/";
+
+// Of one call to renew (L43).
+constexpr std::size_t kRenewIdsMax = 65'536;
+constexpr std::size_t kRenewBytesMax = std::size_t{16} << 20;
+constexpr std::string_view kRequestIdsAllowed = "an array of at most 65536 ids of leases";
+
+// JSON, or what curl -d says of it unasked; as in vLLM anything else is refused.
+Result<void> check_content_type(const HttpRequest& request) {
+  const std::string_view type = request.headers.find("Content-Type").value_or("application/json");
+  const std::string_view essence = type.substr(0, type.find(';'));
+  if (essence == "application/json" || essence == "application/x-www-form-urlencoded") return {};
+  return error(ErrorCode::kInvalidArgument,
+               "Content-Type is " + std::string(type) + "; allowed: application/json");
+}
 
 std::string block_counts_json(const BlockCounts& blocks) {
   JsonWriter json;
@@ -65,7 +79,7 @@ std::string lease_json(const LeaseId& id, const EngineLeases::LiveLease& lease, 
 }  // namespace
 
 Instance::Instance(EventLoop& loop, InstanceOptions options)
-    : loop_(loop), options_(std::move(options)) {}
+    : loop_(loop), options_(std::move(options)), started_seconds_(unix_seconds()) {}
 
 Instance::~Instance() = default;
 
@@ -87,6 +101,14 @@ Result<std::unique_ptr<Instance>> Instance::start(EventLoop& loop, InstanceOptio
        .on_event = [self = instance.get()](const Event& event) { self->publish(event); }});
   if (!host) return std::unexpected(host.error());
   instance->engine_ = std::move(*host);
+  const EngineHostOptions& running = instance->engine_->options();
+  instance->metrics_.emplace(
+      InstanceMetricsOptions{.model_name = running.model_name,
+                             .engine = instance->engine_id().str(),
+                             .tp_size = running.model.layout.tp,
+                             .block_size = running.scheduler.block_size,
+                             .num_blocks = running.scheduler.num_blocks,
+                             .enable_prefix_caching = running.scheduler.enable_prefix_caching});
   return instance;
 }
 
@@ -110,66 +132,167 @@ bool Instance::drained(Instant now) const {
          now >= saturating_add(*draining_until_, kCutGrace);
 }
 
+const Instance::Route Instance::kRoutes[] = {
+    {"GET", "/health", &Instance::health},
+    {"GET", "/health/ready", &Instance::ready},
+    {"GET", "/metrics", &Instance::metrics},
+    {"GET", "/v1/models", &Instance::list_models},
+    {"POST", "/v1/completions", &Instance::complete_text},
+    {"POST", "/v1/chat/completions", &Instance::complete_chat},
+    {"POST", kHandshakePath, &Instance::handshake},
+    {"GET", "/kvlease/v1/leases", &Instance::list_leases},
+    {"POST", "/kvlease/v1/leases/renew", &Instance::renew_leases},
+    {"DELETE", kLeasePrefix, &Instance::release_lease},
+};
+
 void Instance::handle(HttpRequest request, HttpResponder responder) {
-  const bool get = request.method == "GET";
-  const bool post = request.method == "POST";
   const std::string_view path = request.path;
-  if (get && path == "/health") {
-    responder.respond(
-        json_response(200, draining_until_ ? R"({"status":"draining"})" : R"({"status":"ok"})"));
-  } else if (const auto known = check_api_key(request, options_.api_key);
-             path.starts_with("/v1/") && !known) {
-    responder.respond(error_response(known.error()));
-  } else if (post && path == "/v1/completions") {
-    complete(request, std::move(responder));
-  } else if (const auto trusted = check_peer_key(request, options_.engine.peer_key);
-             path.starts_with("/kvlease/v1/") && !trusted) {  // L51
-    responder.respond(error_response(trusted.error()));
-  } else if (post && path == kHandshakePath) {
-    handshake(request, std::move(responder));
-  } else if (get && path == kLeasesPath) {
-    list_leases(std::move(responder));
-  } else if (request.method == "DELETE" && path.starts_with(kLeasesPath)) {
-    release_lease(request, std::move(responder));
-  } else {
-    responder.respond(no_such_route(request));
+  Result<void> allowed;
+  if (path.starts_with("/v1/")) allowed = check_api_key(request, options_.api_key);
+  if (path.starts_with("/kvlease/v1/")) {  // L51
+    allowed = check_peer_key(request, options_.engine.peer_key);
   }
+  if (!allowed) return responder.respond(error_response(allowed.error()));
+  std::string methods;
+  for (const Route& route : kRoutes) {
+    const bool below = route.path.ends_with('/') && path.starts_with(route.path);
+    if (path != route.path && !below) continue;
+    if (request.method == route.method) {
+      return (this->*route.handle)(request, std::move(responder));
+    }
+    methods += (methods.empty() ? "" : ", ") + std::string(route.method);
+  }
+  responder.respond(methods.empty() ? no_such_route(request) : no_such_method(request, methods));
 }
 
-void Instance::complete(const HttpRequest& request, HttpResponder responder) {
+void Instance::health(const HttpRequest&, HttpResponder responder) {
+  responder.respond(
+      json_response(200, draining_until_ ? R"({"status":"draining"})" : R"({"status":"ok"})"));
+}
+
+// Whether the next request would be taken, and the numbers that say why not.
+void Instance::ready(const HttpRequest&, HttpResponder responder) {
+  const EngineCore& core = engine_->core();
+  const EngineStats stats = core.stats();
+  const auto& options = engine_->options();
+  const auto budget = static_cast<std::size_t>(core.connector().config().lease_max_blocks_fraction *
+                                               static_cast<double>(core.pool().size()));
+  const std::size_t waiting = stats.waiting + stats.waiting_for_remote_kvs + stats.loaded;
+  const bool queue_full = waiting >= options.scheduler.max_num_waiting;
+  const bool budget_full = stats.blocks.leased >= budget;
+  const bool is_ready = !draining_until_ && !queue_full && !budget_full;
+  JsonWriter json;
+  json.string("status", draining_until_ ? "draining"
+                        : queue_full    ? "queue full"
+                        : budget_full   ? "budget of leased blocks full"
+                                        : "ready");
+  json.integer("waiting", waiting);
+  json.integer("max_num_waiting", options.scheduler.max_num_waiting);
+  json.integer("blocks_leased", stats.blocks.leased);
+  json.integer("blocks_leased_max", budget);
+  HttpResponse response = json_response(is_ready ? 200 : 503, json.take());
+  if (!is_ready) response.headers.add("Retry-After", "1");  // L43
+  responder.respond(std::move(response));
+}
+
+void Instance::metrics(const HttpRequest&, HttpResponder responder) {
+  const EngineCore& core = engine_->core();
+  const SchedulerConnector& connector = core.connector();
+  const EngineStats stats = core.stats();
+  const EngineLeases& leases = connector.leases();
+  InstanceSnapshot snapshot{.blocks_free = stats.blocks.free,
+                            .blocks_cached = stats.blocks.cached,
+                            .blocks_in_use = stats.blocks.in_use,
+                            .blocks_quarantined = stats.blocks.quarantined,
+                            .blocks_leased = stats.blocks.leased,
+                            .requests_running = stats.running,
+                            .requests_waiting = stats.waiting + stats.loaded,
+                            .requests_waiting_for_remote_kvs = stats.waiting_for_remote_kvs,
+                            .requests_tracked = connector.tracked_requests(),
+                            .handshakes_in_flight = engine_->handshakes_in_flight(),
+                            .known_peers = connector.known_peers(),
+                            .ledger = leases.ledger(),
+                            .oldest_lease_age = {},
+                            .counters = connector.counters(),
+                            .preemptions = stats.preemptions,
+                            .prompt_tokens = stats.prompt_tokens,
+                            .cached_tokens = stats.cached_tokens,
+                            .generated_tokens = stats.generated_tokens};
+  if (leases.live() > 0) snapshot.oldest_lease_age = loop_.now() - leases.oldest_grant();  // L48
+  responder.respond({.status = 200,
+                     .headers = {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}},
+                     .body = metrics_->scrape(snapshot)});
+}
+
+void Instance::list_models(const HttpRequest&, HttpResponder responder) {
+  responder.respond(json_response(200, models_body(options_.engine.model_name, started_seconds_,
+                                                   engine_->core().max_model_len())));
+}
+
+void Instance::complete_text(const HttpRequest& request, HttpResponder responder) {
+  complete(CompletionKind::kCompletion, request, std::move(responder));
+}
+
+void Instance::complete_chat(const HttpRequest& request, HttpResponder responder) {
+  complete(CompletionKind::kChat, request, std::move(responder));
+}
+
+void Instance::complete(CompletionKind kind, const HttpRequest& request, HttpResponder responder) {
   if (draining_until_) {  // L36
     responder.respond(error_response({ErrorCode::kUnavailable, "this instance is draining"}));
     return;
   }
+  if (const auto json = check_content_type(request); !json) {
+    responder.respond(error_response(json.error(), 415));
+    return;
+  }
   std::optional<Error> problem;
-  CompletionRequest parsed = parse_completion_request(request.body, problem);
-  if (const auto fits = check_role(parsed.request.kv_transfer_params); !problem && !fits) {
-    problem = fits.error();
+  CompletionRequest parsed = parse_completion_request(kind, request.body, problem);
+  for (const auto& good :
+       {check_model(parsed.model), check_role(parsed.request.kv_transfer_params)}) {
+    if (!problem && !good) problem = good.error();
   }
   if (problem) {
     engine_->core().refuse_request(std::move(parsed.request), loop_.now());  // L33: P is told (B07)
     responder.respond(error_response(*problem));
     return;
   }
-  const std::string request_id(
-      request.headers.find("X-Request-Id").value_or(std::to_string(next_completion_)));
-  ++next_completion_;
-  CompletionAnswer answer{.id = "cmpl-" + request_id,
-                          .model = parsed.model.empty() ? options_.engine.model_name : parsed.model,
-                          .num_prompt_tokens = parsed.request.prompt_token_ids.size()};
-  parsed.request.client_id = answer.id;
+  const std::string request_id(request.headers.find("X-Request-Id").value_or(""));
+  const std::string number = std::to_string(next_completion_++);
   const Instant now = loop_.now();
+  Pending pending{.responder = std::move(responder),
+                  .answer = {.kind = kind,
+                             .id = (kind == CompletionKind::kChat ? "chatcmpl-" : "cmpl-") +
+                                   (request_id.empty() ? number : request_id),
+                             .model = options_.engine.model_name,
+                             .created_seconds = unix_seconds(),
+                             .include_usage = parsed.include_usage,
+                             .num_prompt_tokens = parsed.request.prompt_token_ids.size()},
+                  .request_id = request_id,
+                  .stream = parsed.stream,
+                  .arrived_at = now,
+                  .last_token_at = now};
+  parsed.request.client_id = pending.answer.id;
   auto added = engine_->core().add_request(std::move(parsed.request), now);
   if (!added) {
-    responder.respond(error_response(added.error()));
+    pending.responder.respond(error_response(added.error()));
     return;
   }
   const RequestId id = *added;
-  responder.on_disconnect([this, id] {
-    pending_.erase(id);
+  pending.responder.on_disconnect([this, id] {
+    const auto it = pending_.find(id);
+    metrics_->on_request_finished(finish_reason_name(FinishReason::kAbort),
+                                  loop_.now() - it->second.arrived_at);
+    pending_.erase(it);
     engine_->core().abort(id, loop_.now());
   });
-  pending_.emplace(id, Pending{std::move(responder), std::move(answer)});
+  pending_.emplace(id, std::move(pending));
+}
+
+Result<void> Instance::check_model(const std::string& model) const {
+  if (model.empty() || model == options_.engine.model_name) return {};
+  return error(ErrorCode::kNotFound, "The model `" + model + "` does not exist; this is `" +
+                                         options_.engine.model_name + "`");
 }
 
 // kv_role says what an instance may do.
@@ -195,34 +318,76 @@ void Instance::on_output(RequestOutput output) {
     }
     return;
   }
-  CompletionAnswer& so_far = it->second.answer;
-  so_far.token_ids.insert(so_far.token_ids.end(), output.new_token_ids.begin(),
-                          output.new_token_ids.end());
-  if (!output.finish_reason) return;
-  Pending pending = std::move(it->second);
-  pending_.erase(it);
-  answer(std::move(pending), std::move(output));
-}
-
-void Instance::answer(Pending pending, RequestOutput output) {
-  if (output.finish_reason == FinishReason::kError) {
-    const Error failure{ErrorCode::kUnavailable, output.error_message};
-    pending.responder.respond(json_response(500, error_body(failure, 500)));
+  Pending& pending = it->second;
+  note_tokens(pending, output);
+  if (!output.finish_reason) {
+    if (pending.stream) stream(pending, output);
     return;
   }
-  CompletionAnswer& answer = pending.answer;
-  answer.created_seconds = unix_seconds();
-  answer.finish_reason = *output.finish_reason;
-  answer.num_cached_tokens = output.num_cached_tokens;
+  Pending last = std::move(pending);
+  pending_.erase(it);
+  metrics_->on_request_finished(finish_reason_name(*output.finish_reason),
+                                loop_.now() - last.arrived_at);
+  if (output.finish_reason == FinishReason::kError) return fail(last, output.error_message);
+  CompletionAnswer& answer = last.answer;
+  answer.finish_reason = output.finish_reason;
   answer.kv_transfer_params = std::move(output.kv_transfer_params);
-  if (answer
-          .kv_transfer_params) {  // L34: an answer that nobody got names a lease that nobody reads
-    pending.responder.on_written(
-        [this, lease = *answer.kv_transfer_params->remote_request_id](bool ok) {
-          if (!ok) engine_->core().release(lease);
-        });
+  release_if_unwritten(last);
+  if (last.stream) {
+    stream(last, output);
+    last.responder.write(stream_end(answer));
+    last.responder.finish();
+    return;
   }
-  pending.responder.respond(json_response(200, completion_body(answer)));
+  HttpResponse response = json_response(200, completion_body(answer));
+  if (!last.request_id.empty()) response.headers.add("X-Request-Id", last.request_id);
+  last.responder.respond(std::move(response));
+}
+
+void Instance::note_tokens(Pending& pending, const RequestOutput& output) {
+  CompletionAnswer& answer = pending.answer;
+  const Instant now = loop_.now();
+  for (const TokenId token : output.new_token_ids) {
+    if (answer.token_ids.empty()) {
+      metrics_->on_first_token(now - pending.arrived_at);
+    } else {
+      metrics_->on_next_token(now - pending.last_token_at);
+    }
+    pending.last_token_at = now;
+    answer.token_ids.push_back(token);
+  }
+  answer.num_cached_tokens = output.num_cached_tokens;
+}
+
+// The head goes out with the first tokens, so that what fails before them has its own status, and
+// whoever has asked can ask elsewhere.
+void Instance::stream(Pending& pending, const RequestOutput& output) {
+  const CompletionAnswer& answer = pending.answer;
+  if (!std::exchange(pending.head_sent, true)) {
+    HttpHeaders headers{{"Content-Type", "text/event-stream; charset=utf-8"},
+                        {"Cache-Control", "no-cache"}};
+    if (!pending.request_id.empty()) headers.add("X-Request-Id", pending.request_id);
+    pending.responder.start_stream(200, std::move(headers));
+    if (const std::string head = stream_head(answer); !head.empty()) pending.responder.write(head);
+  }
+  pending.responder.write(
+      stream_chunk(answer, answer.token_ids.size() - output.new_token_ids.size()));
+}
+
+void Instance::fail(Pending& pending, const std::string& message) {
+  const std::string body = error_body({ErrorCode::kUnavailable, message}, 500);
+  if (!pending.head_sent) return pending.responder.respond(json_response(500, body));
+  pending.responder.write(stream_event(body));
+  pending.responder.finish();
+}
+
+// L34: an answer that nobody got names a lease that nobody reads.
+void Instance::release_if_unwritten(Pending& pending) {
+  const auto& params = pending.answer.kv_transfer_params;
+  if (!params) return;
+  pending.responder.on_written([this, lease = *params->remote_request_id](bool ok) {
+    if (!ok) engine_->core().release(lease);
+  });
 }
 
 void Instance::handshake(const HttpRequest& request, HttpResponder responder) {
@@ -235,7 +400,7 @@ void Instance::handshake(const HttpRequest& request, HttpResponder responder) {
   responder.respond(good ? json_response(200, to_json(reply)) : error_response(good.error()));
 }
 
-void Instance::list_leases(HttpResponder responder) const {
+void Instance::list_leases(const HttpRequest&, HttpResponder responder) {
   const EngineCore& core = engine_->core();
   const Instant now = loop_.now();
   const auto& leases = core.connector().leases();
@@ -251,12 +416,33 @@ void Instance::list_leases(HttpResponder responder) const {
   responder.respond(json_response(200, json.take()));
 }
 
+void Instance::renew_leases(const HttpRequest& request, HttpResponder responder) {
+  std::optional<Error> problem;
+  JsonObject body = open_json(request.body, kRenewBytesMax, "the request body", problem);
+  std::vector<LeaseId> ids;
+  if (const auto elements = body.array("request_ids", true, kRequestIdsAllowed)) {
+    if (elements->size() > kRenewIdsMax) {
+      body.refuse("request_ids", std::to_string(elements->size()) + " ids", kRequestIdsAllowed);
+    }
+    for (const std::string_view element : *elements) {
+      auto id = json_string(element);
+      if (!id) body.refuse("request_ids", element, kRequestIdsAllowed);
+      ids.emplace_back(id.value_or(""));
+    }
+  }
+  if (problem) return responder.respond(error_response(*problem));
+  const std::vector<LeaseId> unknown = engine_->core().connector().renew(ids);
+  JsonWriter json;
+  json.integer("renewed", ids.size() - unknown.size());
+  json.json("unknown", json_array_of(unknown, [](const LeaseId& id) { return quoted(id.str()); }));
+  responder.respond(json_response(200, json.take()));
+}
+
 void Instance::release_lease(const HttpRequest& request, HttpResponder responder) {
-  const std::string_view id = std::string_view(request.path).substr(kLeasesPath.size());
-  const bool released =
-      id.starts_with('/') && engine_->core().release(LeaseId(std::string(id.substr(1))));  // L10
-  responder.respond(released ? json_response(200, R"({"result":"released"})")
-                             : json_response(404, R"({"result":"not found"})"));
+  const LeaseId id(request.path.substr(kLeasePrefix.size()));
+  responder.respond(engine_->core().release(id)  // L10
+                        ? json_response(200, R"({"result":"released"})")
+                        : json_response(404, R"({"result":"not found"})"));
 }
 
 void Instance::warn(const Event& event) {
@@ -271,6 +457,7 @@ void Instance::warn(const Event& event) {
 }
 
 void Instance::publish(const Event& event) {
+  metrics_->on_event(event);
   warn(event);
   if (!options_.on_event) return;
   JsonWriter json;

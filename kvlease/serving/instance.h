@@ -1,5 +1,5 @@
-// One instance (P, D or both) as a server: the OpenAI-style API, the handshake and the leases over
-// HTTP, on top of an EngineHost.
+// One instance (P, D or both) as a server: the OpenAI-style API, metrics, the handshake and the
+// leases over HTTP, on top of an EngineHost.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 
 #include "kvlease/base/result.h"
 #include "kvlease/base/time.h"
+#include "kvlease/obs/instance_metrics.h"
 #include "kvlease/runtime/http_server.h"
 #include "kvlease/serving/completions_api.h"
 #include "kvlease/serving/engine_host.h"
@@ -60,17 +61,40 @@ class Instance {
   struct Pending {
     HttpResponder responder;
     CompletionAnswer answer;
+    std::string request_id;  // of the client, to be echoed; empty: it gave none
+    bool stream = false;
+    bool head_sent = false;
+    Instant arrived_at{};
+    Instant last_token_at{};
   };
+  using Handler = void (Instance::*)(const HttpRequest& request, HttpResponder responder);
+  struct Route {
+    std::string_view method;
+    std::string_view path;  // one that ends with '/' stands for all below it
+    Handler handle;
+  };
+  static const Route kRoutes[];
 
   Instance(EventLoop& loop, InstanceOptions options);
   void handle(HttpRequest request, HttpResponder responder);
-  void complete(const HttpRequest& request, HttpResponder responder);
+  void health(const HttpRequest& request, HttpResponder responder);
+  void ready(const HttpRequest& request, HttpResponder responder);
+  void metrics(const HttpRequest& request, HttpResponder responder);
+  void list_models(const HttpRequest& request, HttpResponder responder);
+  void complete_text(const HttpRequest& request, HttpResponder responder);
+  void complete_chat(const HttpRequest& request, HttpResponder responder);
+  void complete(CompletionKind kind, const HttpRequest& request, HttpResponder responder);
+  Result<void> check_model(const std::string& model) const;
   Result<void> check_role(const std::optional<KvTransferParams>& params) const;
   void handshake(const HttpRequest& request, HttpResponder responder);
-  void list_leases(HttpResponder responder) const;
+  void list_leases(const HttpRequest& request, HttpResponder responder);
+  void renew_leases(const HttpRequest& request, HttpResponder responder);
   void release_lease(const HttpRequest& request, HttpResponder responder);
   void on_output(RequestOutput output);
-  void answer(Pending pending, RequestOutput output);
+  void note_tokens(Pending& pending, const RequestOutput& output);
+  void stream(Pending& pending, const RequestOutput& output);
+  void fail(Pending& pending, const std::string& message);
+  void release_if_unwritten(Pending& pending);
   void publish(const Event& event);
   void warn(const Event& event);
 
@@ -78,8 +102,10 @@ class Instance {
   InstanceOptions options_;
   std::optional<HttpServer> server_;
   std::unique_ptr<EngineHost> engine_;
+  std::optional<InstanceMetrics> metrics_;
   std::map<RequestId, Pending> pending_;
   std::uint64_t next_completion_ = 1;
+  std::int64_t started_seconds_;  // of the Unix epoch
   std::map<EventKind, Instant> next_warning_;
   std::optional<Instant> draining_until_;
   std::size_t cut_leases_ = 0;
