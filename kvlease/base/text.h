@@ -2,9 +2,8 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <charconv>
-#include <cstdint>
+#include <cstddef>
 #include <cstring>
 #include <optional>
 #include <string_view>
@@ -12,20 +11,42 @@
 
 namespace kvlease {
 
+struct TextScan {
+  bool printable_ascii = true;  // every byte, the space included; so also for no bytes
+  std::size_t count = 0;        // of the byte that was asked for
+};
+
+// Looks at each byte of `text` once, and counts those that equal `byte`. Requires: `byte` is ASCII.
+inline TextScan scan_text(std::string_view text, char byte) {
+  // Sixteen bytes at a time, in one of the vector registers that every x86-64 and ARM64 has.
+  using Lanes [[gnu::vector_size(16)]] = unsigned char;
+  constexpr std::size_t kRoundsMax = 255;  // that a lane can count
+  TextScan scan;
+  Lanes others{};
+  while (text.size() >= sizeof(Lanes)) {
+    const std::size_t rounds = std::min(kRoundsMax, text.size() / sizeof(Lanes));
+    const char* const end = text.data() + rounds * sizeof(Lanes);
+    Lanes counts{};
+    for (const char* from = text.data(); from != end; from += sizeof(Lanes)) {
+      Lanes bytes;
+      std::memcpy(&bytes, from, sizeof bytes);
+      others |= Lanes(bytes - ' ' > '~' - ' ');
+      counts -= Lanes(bytes == static_cast<unsigned char>(byte));  // true is -1
+    }
+    for (std::size_t i = 0; i < sizeof counts; ++i) scan.count += counts[i];
+    text.remove_prefix(rounds * sizeof(Lanes));
+  }
+  for (std::size_t i = 0; i < sizeof others; ++i) scan.printable_ascii &= others[i] == 0;
+  for (const char c : text) {
+    scan.printable_ascii &= c >= ' ' && c <= '~';
+    scan.count += c == byte;
+  }
+  return scan;
+}
+
 // True when every byte is printable ASCII, the space included; so also for no bytes.
 inline bool is_printable_ascii(std::string_view text) {
-  // Sixteen bytes at a time, in one of the vector registers that every x86-64 and ARM64 has.
-  using Lane [[gnu::vector_size(16)]] = unsigned char;
-  Lane others{};
-  for (; text.size() >= sizeof others; text.remove_prefix(sizeof others)) {
-    Lane bytes;
-    std::memcpy(&bytes, text.data(), sizeof bytes);
-    others |= Lane(bytes - ' ' > '~' - ' ');
-  }
-  std::array<std::uint64_t, 2> found;
-  std::memcpy(&found, &others, sizeof found);
-  return (found[0] | found[1]) == 0 &&
-         std::ranges::all_of(text, [](char c) { return c >= ' ' && c <= '~'; });
+  return scan_text(text, ' ').printable_ascii;
 }
 
 // The number that `text` spells in decimal, independent of the locale.

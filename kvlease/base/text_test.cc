@@ -31,6 +31,16 @@ TEST(Text, OnePrintedWronglyIsFoundWhereverItStands) {
   }
 }
 
+TEST(Text, EveryOneOfTheByteIsCounted) {
+  for (const std::size_t length : {0u, 1u, 15u, 16u, 17u, 4'080u, 4'096u, 10'000u}) {
+    std::string text(length, 'a');
+    EXPECT_EQ(scan_text(text, 'a').count, length);
+    EXPECT_EQ(scan_text(text, ',').count, 0u);
+    for (std::size_t i = 0; i < length; i += 7) text[i] = ',';
+    EXPECT_EQ(scan_text(text, ',').count, (length + 6) / 7);
+  }
+}
+
 TEST(Text, ANumberIsAllOfTheText) {
   EXPECT_EQ(parse_number<std::uint32_t>("4294967295"), 4294967295u);
   EXPECT_EQ(parse_number<std::int64_t>("-7"), -7);

@@ -14,19 +14,25 @@ constexpr char kIdSeparator = ',';
 constexpr char kCountSeparator = ':';
 constexpr std::string_view kBarePrefix = kHeartbeatPrefix.substr(0, kHeartbeatPrefix.size() - 1);
 
-HeartbeatNotif parse_heartbeat(std::string_view list) {
+// Splits at every comma of `list`, of which there are `commas`. Ids are mostly of one length, so
+// the next comma is looked for where the one before suggests it. None has been passed over if all
+// were met; else the list is split once more, with care.
+HeartbeatNotif parse_heartbeat(std::string_view list, std::size_t commas, bool careful) {
   HeartbeatNotif heartbeat;
-  for (;;) {
-    const std::size_t end = list.find(kIdSeparator);
-    const std::string_view piece = list.substr(0, end);
+  std::size_t met = 0;
+  std::size_t end = 0;
+  for (std::string_view rest = list;; rest.remove_prefix(end + 1), ++met) {
+    if (careful || end >= rest.size() || rest[end] != kIdSeparator) end = rest.find(kIdSeparator);
+    const std::string_view piece = rest.substr(0, end);
     if (piece.empty()) {
       ++heartbeat.empty_pieces;  // L17
     } else {
       heartbeat.ids.push_back(piece);
     }
-    if (end == std::string_view::npos) return heartbeat;
-    list.remove_prefix(end + 1);
+    if (end == std::string_view::npos) break;
   }
+  if (met != commas) return parse_heartbeat(list, commas, /*careful=*/true);
+  return heartbeat;
 }
 
 // One spelling a number: no sign, no leading zero.
@@ -70,9 +76,10 @@ ParsedNotif parse_notif(std::span<const std::byte> payload, std::size_t bytes_ma
   if (payload.empty()) return MalformedNotif{MalformedCause::kEmpty};
   if (payload.size() > bytes_max) return MalformedNotif{MalformedCause::kTooLong};
   const std::string_view text = as_text(payload);
-  if (!is_printable_ascii(text)) return MalformedNotif{MalformedCause::kNotText};
+  const TextScan scan = scan_text(text, kIdSeparator);
+  if (!scan.printable_ascii) return MalformedNotif{MalformedCause::kNotText};
   if (text.starts_with(kHeartbeatPrefix)) {
-    return parse_heartbeat(text.substr(kHeartbeatPrefix.size()));
+    return parse_heartbeat(text.substr(kHeartbeatPrefix.size()), scan.count, /*careful=*/false);
   }
   return parse_completion(text);
 }

@@ -72,6 +72,24 @@ TEST(Notification, EmptyPiecesAreSkippedAndCounted) {  // L17
   }
 }
 
+// Whatever lengths the pieces have, short ones hidden in the place of a longer one among them.
+TEST(Notification, HeartbeatsOfAnyLengthsAreSplitAtEveryComma) {
+  for (const std::string_view list : {"aaa,bbb,c,d,e,fff", "aaa,b,c,ddd", "a,bb,ccc,dd,e",
+                                      "aaa,,bbb", "aaa,b,,ccc,", "aaa,bbb,c", "aaa,b,c"}) {
+    const std::string text = "HB:" + std::string(list);
+    const ParsedNotif parsed = parse(text);
+    const auto& heartbeat = std::get<HeartbeatNotif>(parsed);
+    std::string joined;
+    for (const std::string_view id : heartbeat.ids) {
+      EXPECT_EQ(id.find(','), std::string_view::npos) << list;
+      joined += id;
+    }
+    const auto commas = static_cast<std::size_t>(std::ranges::count(list, ','));
+    EXPECT_EQ(heartbeat.ids.size() + heartbeat.empty_pieces, commas + 1) << list;
+    EXPECT_EQ(joined.size() + commas, list.size()) << list;
+  }
+}
+
 TEST(Notification, C10_EveryMalformedFormHasItsCause) {  // L44
   struct Row {
     std::string_view bytes;
