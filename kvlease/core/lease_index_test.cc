@@ -19,7 +19,7 @@ std::optional<RecordNumber> find(const LeaseIndex& index, std::uint64_t hash, Re
 }
 
 TEST(LeaseIndexTest, FindsWhatWasPutInAndNothingElse) {
-  for (const std::uint64_t seed : {1, 2, 3}) {
+  for (const std::uint64_t seed : {1u, 2u, 3u}) {
     for (const std::uint32_t different_hashes : {1u, 8u, 100'000u}) {
       Prng prng(seed);
       LeaseIndex index;
