@@ -38,6 +38,10 @@ int main(int argc, char** argv) {
   if (arguments[0] == "--help" || arguments[0] == "-h" || arguments[0] == "help") {
     return usage(stdout, 0);
   }
+  if (arguments[0] == "--version") {
+    std::printf("kvlease %s\n", KVLEASE_VERSION);
+    return 0;
+  }
   for (const Command& command : kCommands) {
     if (arguments[0] == command.name) return command.run(std::span(arguments).subspan(1));
   }

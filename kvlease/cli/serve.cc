@@ -32,6 +32,7 @@ namespace {
 struct Flags {
   std::string model = "synthetic";
   AccessFlags access{.allow_peers = {"127.0.0.1", "localhost", "::1"}};
+  std::string served_model_name;
   std::string advertise_host;
   std::string kv_transfer_config = "{}";
   std::string nixl_path;
@@ -60,6 +61,8 @@ struct Flags {
 void add_options(CLI::App& app, Flags& flags) {
   app.add_option("MODEL", flags.model, "synthetic is the only model so far")->capture_default_str();
   add_access_flags(app, flags.access, "hosts that a decode instance connects to");
+  app.add_option("--served-model-name", flags.served_model_name,
+                 "name of the model in the API (default: MODEL)");
   app.add_option("--advertise-host", flags.advertise_host,
                  "host that peers are given for the handshake (default: --host)")
       ->envname("VLLM_NIXL_SIDE_CHANNEL_HOST");
@@ -115,7 +118,7 @@ Result<std::string> read_config(const std::string& text) {
   std::ifstream file(text.substr(1));
   std::stringstream content;
   content << file.rdbuf();
-  if (!file) {
+  if (!file || !content) {
     return error(ErrorCode::kInvalidArgument,
                  "--kv-transfer-config: the file " + text.substr(1) + " cannot be read");
   }
@@ -133,6 +136,12 @@ Result<InstanceOptions> make_options(const Flags& flags) {
   if (is_wildcard(access.host) && flags.advertise_host.empty()) {
     return error(ErrorCode::kInvalidArgument,
                  "--host " + access.host + " is no address to give to peers: set --advertise-host");
+  }
+  const std::string& advertised = flags.advertise_host.empty() ? access.host : flags.advertise_host;
+  if (!is_host(advertised)) {
+    return error(ErrorCode::kInvalidArgument,
+                 "--advertise-host " + advertised +
+                     " is no host: give a name or an address, without scheme, port or path");
   }
   const auto text = read_config(flags.kv_transfer_config);
   if (!text) return std::unexpected(text.error());
@@ -156,7 +165,8 @@ Result<InstanceOptions> make_options(const Flags& flags) {
   engine.scheduler.max_num_batched_tokens = flags.max_num_batched_tokens;
   engine.scheduler.enable_prefix_caching = !flags.no_prefix_caching;
   engine.scheduler.eos_token_id = kEndOfText;
-  engine.advertise_host = flags.advertise_host.empty() ? access.host : flags.advertise_host;
+  engine.advertise_host = advertised;
+  engine.model_name = flags.served_model_name.empty() ? flags.model : flags.served_model_name;
   engine.allow_peers = access.allow_peers;
   engine.peer_key = access.peer_key;
   engine.nixl_path = flags.nixl_path;
@@ -223,7 +233,7 @@ int serve(InstanceOptions options, bool log_events) {
   logger.info(
       "kv_load_failure_policy is " +
       std::string(load_failure_policy_name(running.lease_config().load_failure_policy)));  // F04
-  write_line("listening on " + host + ':' + std::to_string(running.port()) + " as " +
+  write_line("listening on " + host_and_port(host, running.port()) + " as " +
              running.engine_id().str());
   loop.run([&](Instant now) {
     const Instant next = running.turn(now);

@@ -76,6 +76,9 @@ Result<void> SchedulerConnector::check_reference(const Load& load, const Peer& p
       params.pp_size.value_or(1) != 1) {  // L28: geometry comes from the handshake
     return invalid("tp_size, dcp_size or pp_size differ from the handshake's");
   }
+  if (params.transfer_mode.value_or("pull") != "pull") {
+    return invalid("transfer_mode is " + *params.transfer_mode + ", which is not supported: pull");
+  }
   if (groups.size() != 1) return invalid("remote_block_ids must hold one group");
   if (!is_wire_id(params.remote_request_id->str())) {
     return invalid("remote_request_id cannot be sent in a notification");

@@ -1,6 +1,8 @@
 // Implements access.h.
 #include "kvlease/serving/access.h"
 
+#include <algorithm>
+
 #include "kvlease/wire/secret.h"
 
 namespace kvlease {
@@ -32,6 +34,15 @@ bool is_loopback(std::string_view host) {
 }
 
 bool is_wildcard(std::string_view host) { return host == "0.0.0.0" || host == "::"; }
+
+bool is_host(std::string_view text) {
+  const bool spelled = std::ranges::all_of(text, [](char c) {
+    return std::string_view("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_:%")
+        .contains(c);
+  });
+  const auto colons = std::ranges::count(text, ':');  // of an IPv6 address there are two at least
+  return !text.empty() && text.size() <= 255 && spelled && colons != 1;
+}
 
 Result<void> check_binding(const std::string& host, std::string_view peer_key,
                            bool insecure_peers) {

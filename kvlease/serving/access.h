@@ -23,6 +23,9 @@ bool is_loopback(std::string_view host);
 // An address to listen on everywhere, which is none that a peer could connect to.
 bool is_wildcard(std::string_view host);
 
+// A name or an address as it stands in a URL, IPv6 without brackets; no scheme, port or path.
+bool is_host(std::string_view text);
+
 // Errors: kInvalidArgument for an address that others can reach while no peer key guards it and
 // `insecure_peers` does not say that this is meant (L51).
 Result<void> check_binding(const std::string& host, std::string_view peer_key, bool insecure_peers);

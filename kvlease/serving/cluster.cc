@@ -212,6 +212,12 @@ Result<HttpResponse> Cluster::call(const std::string& name, HttpCallOptions opti
   return *answer;
 }
 
+HttpCall Cluster::begin_call(const std::string& name, HttpCallOptions options) {
+  options.host = "127.0.0.1";
+  options.port = child(name).port;
+  return HttpCall::start(loop_, std::move(options), [](const Result<HttpResponse>&) {});
+}
+
 std::unique_ptr<Cluster::PendingCompletion> Cluster::begin_completion(const std::string& name,
                                                                       const CompletionCall& call) {
   auto pending = std::make_unique<PendingCompletion>();

@@ -95,6 +95,9 @@ class Cluster {
   // Any other call; waits for the answer. Errors: the client's.
   Result<HttpResponse> call(const std::string& name, HttpCallOptions options);
 
+  // The same, begun now; it ends with the handle. Nobody is told of its end.
+  HttpCall begin_call(const std::string& name, HttpCallOptions options);
+
   // A completion; `kv_transfer_params` is JSON or empty. Waits for the answer.
   // Errors: the client's; kUnavailable with the body for another status than 200, or when a stream
   // ends before its end.

@@ -63,7 +63,6 @@ class EngineHost {
   EngineCore& core() { return *core_; }
   const EngineCore& core() const { return *core_; }
   const EngineHostOptions& options() const { return options_; }
-  std::size_t handshakes_in_flight() const { return handshakes_.size(); }
 
   // One turn of the engine; hands out outputs and events, starts handshakes. Returns when the next
   // is due.

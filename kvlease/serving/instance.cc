@@ -170,7 +170,8 @@ void Instance::health(const HttpRequest&, HttpResponder responder) {
       json_response(200, draining_until_ ? R"({"status":"draining"})" : R"({"status":"ok"})"));
 }
 
-// Whether the next request would be taken, and the numbers that say why not.
+// Whether the next request would be taken, and the numbers that say why not. After a refusal for
+// want of blocks, not before some have come back.
 void Instance::ready(const HttpRequest&, HttpResponder responder) {
   const EngineCore& core = engine_->core();
   const EngineStats stats = core.stats();
@@ -179,7 +180,7 @@ void Instance::ready(const HttpRequest&, HttpResponder responder) {
                                                static_cast<double>(core.pool().size()));
   const std::size_t waiting = stats.waiting + stats.waiting_for_remote_kvs + stats.loaded;
   const bool queue_full = waiting >= options.scheduler.max_num_waiting;
-  const bool budget_full = stats.blocks.leased >= budget;
+  const bool budget_full = refused_with_leased_ && stats.blocks.leased >= *refused_with_leased_;
   const bool is_ready = !draining_until_ && !queue_full && !budget_full;
   JsonWriter json;
   json.string("status", draining_until_ ? "draining"
@@ -209,7 +210,7 @@ void Instance::metrics(const HttpRequest&, HttpResponder responder) {
                             .requests_waiting = stats.waiting + stats.loaded,
                             .requests_waiting_for_remote_kvs = stats.waiting_for_remote_kvs,
                             .requests_tracked = connector.tracked_requests(),
-                            .handshakes_in_flight = engine_->handshakes_in_flight(),
+                            .handshakes_in_flight = connector.handshakes_in_flight(),
                             .known_peers = connector.known_peers(),
                             .ledger = leases.ledger(),
                             .oldest_lease_age = {},
@@ -273,11 +274,16 @@ void Instance::complete(CompletionKind kind, const HttpRequest& request, HttpRes
                   .arrived_at = now,
                   .last_token_at = now};
   parsed.request.client_id = pending.answer.id;
+  const auto& params = parsed.request.kv_transfer_params;
+  const bool asks_for_lease = params && params->do_remote_decode;
   auto added = engine_->core().add_request(std::move(parsed.request), now);
   if (!added) {
+    const bool busy = added.error().code == ErrorCode::kResourceExhausted;
+    if (busy) refused_with_leased_ = engine_->core().pool().counts().leased;
     pending.responder.respond(error_response(added.error()));
     return;
   }
+  if (asks_for_lease) refused_with_leased_.reset();
   const RequestId id = *added;
   pending.responder.on_disconnect([this, id] {
     const auto it = pending_.find(id);

@@ -55,7 +55,19 @@ std::vector<Row> completion_rows() {
            {R"({"prompt":"a","max_tokens":4294967296})", "`max_tokens`"},
            {R"({"prompt":"a","model":5})", "`model` is 5"},
            {R"({"prompt":"a","n":2})", "`n` is 2"},
-           {R"({"prompt":"a","stream":true})", "`stream` is true"},
+           {R"({"prompt":"a","stream":"yes"})", "`stream` is"},
+           {R"({"prompt":"a","stream":true,"stream_options":7})", "`stream_options` is 7"},
+           {R"({"prompt":"a","stream":true,"stream_options":{"include_usage":1}})",
+            "`stream_options.include_usage` is 1"},
+           {R"({"prompt":"a","stream":true,"kv_transfer_params":{"do_remote_decode":true}})",
+            "`stream` is true"},
+           {R"({"prompt":"a","min_tokens":17})", "`min_tokens` is 17"},
+           {R"({"prompt":"a","temperature":"hot"})", "`temperature`"},
+           {R"({"prompt":"a","stop":["x"]})", "`stop`"},
+           {R"({"prompt":"a","echo":true})", "`echo` is true"},
+           {R"({"prompt":"a","logprobs":5})", "`logprobs` is 5"},
+           {R"({"prompt":"a","best_of":2})", "`best_of` is 2"},
+           {R"({"prompt":"a","suffix":"z"})", "`suffix`"},
            {R"({"prompt":"a","ignore_eos":"yes"})", "`ignore_eos`"},
            {R"({"prompt":"a","stop_token_ids":[257]})", "`stop_token_ids` is 257"},
            {R"({"prompt":"a","kv_transfer_params":7})", "kv_transfer_params"},
@@ -69,6 +81,30 @@ std::vector<Row> completion_rows() {
        }) {
     rows.push_back({"POST", "/v1/completions", body, 400, message});
   }
+  for (const auto& [body, message] : std::vector<std::pair<std::string, std::string>>{
+           {"{}", "`messages`"},
+           {R"({"messages":[]})", "`messages`"},
+           {R"({"messages":"hi"})", "`messages`"},
+           {R"({"messages":[7]})", "`messages[0]`"},
+           {R"({"messages":[{"content":"hi"}]})", "`messages[0].role`"},
+           {R"({"messages":[{"role":"king","content":"hi"}]})", "`messages[0].role`"},
+           {R"({"messages":[{"role":"user","content":7}]})", "`messages[0].content`"},
+           {R"({"messages":[{"role":"user","content":[{"type":"image_url"}]}]})",
+            "`messages[0].content[0].type`"},
+           {R"({"messages":[{"role":"user","content":[{"type":"text"}]}]})",
+            "`messages[0].content[0].text`"},
+           {R"({"messages":[{"role":"user","content":"a"}],"max_completion_tokens":0})",
+            "`max_completion_tokens` is 0"},
+           {R"({"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function"}]})",
+            "`tools`"},
+           {R"({"messages":[{"role":"user","content":"a"}],"response_format":{"type":"json"}})",
+            "`response_format`"},
+       }) {
+    rows.push_back({"POST", "/v1/chat/completions", body, 400, message});
+  }
+  const std::string deep(100, '[');
+  rows.push_back({"POST", "/v1/completions", R"({"prompt":)" + deep, 400, "the request body"});
+  rows.push_back({"POST", "/v1/completions", R"({"prompt":"a","model":"gpt-4"})", 404, "gpt-4"});
   rows.push_back({"POST", "/v1/completions", R"({"prompt":")" + std::string(65 * 16, 'x') + R"("})",
                   400, "blocks"});
   return rows;
@@ -87,8 +123,19 @@ std::vector<Row> other_rows() {
   const std::string leases = "/kvlease/v1/leases";
   return {
       {"GET", "/nowhere", "", 404, "no such route: GET /nowhere"},
-      {"GET", "/v1/completions", "", 404, "no such route"},
-      {"DELETE", leases, "", 404, "not found"},
+      {"GET", "/v1/completions", "", 405, "POST"},
+      {"POST", "/v1/models", "", 405, "GET"},
+      {"POST", "/health", "", 405, "GET"},
+      {"PUT", "/metrics", "", 405, "GET"},
+      {"DELETE", leases, "", 405, "GET"},
+      {"GET", "/v1/embeddings", "", 404, "no such route"},
+      {"POST", leases + "/renew", "", 400, "JSON"},
+      {"POST", leases + "/renew", "{}", 400, "`request_ids`"},
+      {"POST", leases + "/renew", R"({"request_ids":"a"})", 400, "`request_ids`"},
+      {"POST", leases + "/renew", R"({"request_ids":[7]})", 400, "`request_ids` is 7"},
+      {"POST", leases + "/renew", R"({"request_ids":["a"]})", 401, "X-Kvlease-Peer-Key", ""},
+      {"POST", leases + "/renew", R"({"request_ids":["nobody"]})", 200,
+       R"({"renewed":0,"unknown":["nobody"]})"},
       {"DELETE", leases + "/nobody", "", 404, "not found"},
       {"DELETE", leases + "/nobody", "", 401, "X-Kvlease-Peer-Key", ""},  // L51
       {"GET", leases, "", 401, "X-Kvlease-Peer-Key", "the-peer-kez"},
@@ -157,6 +204,43 @@ TEST_F(BadInput, ABodyBeyondTheLimitIsRefused) {  // L43
   const auto health = ask({"GET", "/health", "", 200, ""});
   ASSERT_TRUE(health) << health.error().message;
   EXPECT_EQ(health->status, 200);
+}
+
+TEST_F(BadInput, WithoutTheApiKeyNothingUnderV1IsAnswered) {
+  start("P", joined(transfer_config("kv_both", ""), {"--api-key", "the-api-key"}));
+  const auto with = [&](const std::string& target, const std::string& authorization) {
+    HttpHeaders headers;
+    if (!authorization.empty()) headers.add("Authorization", authorization);
+    const auto answer = cluster_.call("P", {.target = target, .headers = std::move(headers)});
+    return answer ? answer->status : 0;
+  };
+  for (const char* wrong : {"", "Bearer", "Bearer ", "Bearer the-api-kez", "the-api-key",
+                            "Basic the-api-key", "Bearer the-api-key2"}) {
+    EXPECT_EQ(with("/v1/models", wrong), 401) << wrong;
+    EXPECT_EQ(with("/health", wrong), 200) << wrong;
+    EXPECT_EQ(with("/metrics", wrong), 200) << wrong;
+  }
+  EXPECT_EQ(with("/v1/models", "Bearer the-api-key"), 200);
+}
+
+TEST_F(BadInput, AnotherContentTypeThanJsonIsRefused) {
+  start("P", transfer_config("kv_both", ""));
+  const struct {
+    std::string type;
+    unsigned status;
+  } rows[] = {{"application/json", 200},
+              {"application/json; charset=utf-8", 200},
+              {"application/x-www-form-urlencoded", 200},  // what curl -d says unasked
+              {"text/plain", 415},
+              {"multipart/form-data", 415}};
+  for (const auto& row : rows) {
+    const auto answer = cluster_.call("P", {.method = "POST",
+                                            .target = "/v1/completions",
+                                            .headers = {{"Content-Type", row.type}},
+                                            .body = R"({"prompt":"a","max_tokens":1})"});
+    ASSERT_TRUE(answer) << answer.error().message;
+    EXPECT_EQ(answer->status, row.status) << row.type;
+  }
 }
 
 TEST_F(BadInput, WithoutThePeerKeyThereIsNoHandshake) {  // L51, L27

@@ -116,5 +116,31 @@ TEST_F(Release, DrainWithoutLeasesEndsAtOnce) {  // L36
   EXPECT_LE(cluster_.now() - begin, std::chrono::seconds{5});  // NIXL takes its time to end
 }
 
+// L2: an operator or router renews by HTTP, on every rank; L10 ends it.
+TEST_F(Release, ALeaseIsRenewedByHttpUntilItIsReleased) {
+  start("P", joined(transfer_config("kv_producer", R"("kv_lease_duration":1)"),
+                    {"--tensor-parallel-size", "2"}));
+  prefill("P", prompt_text(1));
+  ASSERT_TRUE(wait_for("P", "lease_granted"));
+  const std::string lease = last("P", "lease_granted").lease;
+  const Instant begun = cluster_.now();
+  while (cluster_.now() - begun < std::chrono::seconds{3}) {
+    const auto renewed =
+        cluster_.call("P", {.method = "POST",
+                            .target = "/kvlease/v1/leases/renew",
+                            .body = R"({"request_ids":[")" + lease + R"(","nobody"]})"});
+    ASSERT_TRUE(renewed) << renewed.error().message;
+    EXPECT_EQ(renewed->body, R"({"renewed":1,"unknown":["nobody"]})");
+    cluster_.wait_until([&] { return count("P", "lease_ended") > 0; },
+                        std::chrono::milliseconds{200});
+  }
+  EXPECT_EQ(count("P", "lease_ended"), 0u);
+  const auto ended_by =
+      cluster_.call("P", {.method = "DELETE", .target = "/kvlease/v1/leases/" + lease});
+  ASSERT_TRUE(ended_by) << ended_by.error().message;
+  EXPECT_EQ(ended_by->body, R"({"result":"released"})");
+  EXPECT_EQ(ended(expect_all_blocks_back("P", kSlack), "released"), 1u);
+}
+
 }  // namespace
 }  // namespace kvlease

@@ -25,6 +25,9 @@ TEST_F(Start, RefusesWhatItCannotHonour) {  // L13, L51, L7
       {{"--kv-transfer-config", "{"}, {"exit code 2", "--kv-transfer-config"}},
       {{"--kv-transfer-config", "@/nonexistent.json"}, {"exit code 2", "/nonexistent.json"}},
       {{"--host", "0.0.0.0"}, {"exit code 2", "0.0.0.0", "--peer-key", "--insecure-peers"}},
+      {{"--advertise-host", "http://10.0.0.1"}, {"exit code 2", "--advertise-host", "http://"}},
+      {{"--advertise-host", "10.0.0.1:80"}, {"exit code 2", "--advertise-host", "10.0.0.1:80"}},
+      {{"--kv-transfer-config", "@/tmp"}, {"exit code 2", "/tmp"}},
       {{"a-model.gguf"}, {"exit code 2", "a-model.gguf", "synthetic"}},
       {{"--num-kv-heads", "3", "--tensor-parallel-size", "2"}, {"exit code 1", "3", "2"}},
       {{"--block-size", "0"}, {"--block-size"}},
@@ -42,6 +45,15 @@ TEST_F(Start, RefusesWhatItCannotHonour) {  // L13, L51, L7
           << word << " is not in: " << started.error().message;
     }
   }
+}
+
+TEST_F(Start, TakesALongerLeaseAsVllmDocumentsIt) {  // L12
+  start("longer",
+        {"--kv-transfer-config", R"({"kv_connector":"NixlConnector","kv_role":"kv_producer",)"
+                                 R"("kv_connector_extra_config":{"kv_lease_duration":60}})"});
+  prefill("longer", prompt_text(1));
+  ASSERT_TRUE(wait_for("longer", "lease_granted"));
+  EXPECT_EQ(last("longer", "lease_granted").length_seconds, 60);
 }
 
 // From vLLM's documentation of the NIXL connector, word for word.
