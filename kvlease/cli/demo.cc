@@ -1,13 +1,18 @@
-// `kvlease demo`: a prefill and decode instances as real processes over real NIXL. Tells what
-// happens as it happens: hand-offs, a decoder that waits and renews, one that is killed, and a
-// stale read twice (validated: rejected and recomputed; unvalidated: wrong text). Compares every
-// text with a single instance's and ends with a table. Exit code 0 only if all is as it should be.
+// `kvlease demo`: two prefill and two decode instances behind the router, as real processes over
+// real NIXL, and the two stories of a lease. Requests wait in the decoders' queues for longer than
+// a lease, and heartbeats keep their blocks; then a decoder is killed with leases in its queue, and
+// the blocks come back within seconds. Tells what happens as it happens, compares every text with a
+// single instance's, and ends with a table, or the same as JSON.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <csignal>
+#include <cstdarg>
 #include <cstdio>
 #include <map>
+#include <memory>
+#include <optional>
+#include <ranges>
 #include <string>
 #include <vector>
 
@@ -22,19 +27,27 @@ namespace kvlease {
 namespace {
 
 struct DemoOptions {
-  std::uint32_t prompts = 4;
+  std::uint32_t requests = 8;
   double lease_seconds = 2;
   std::uint32_t tp = 1;
+  bool json = false;
   std::string nixl_path;
 };
 
 constexpr std::uint32_t kMaxTokens = 48;
-constexpr std::uint32_t kNumBlocks = 64;  // small, so that P soon gives freed blocks to others
-constexpr std::string_view kAskForHandOff =
-    R"({"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,)"
-    R"("remote_block_ids":null,"remote_host":null,"remote_port":null})";
+// Of each decode instance: what one request runs in and one more is loaded into, so that others
+// have to wait with their leases.
+constexpr std::uint32_t kDecodeBlocks = 64;
+// Requests of the second story: through the router, and from a client that chose its instances.
+constexpr std::uint32_t kRoutedInSecondStory = 6;
+constexpr std::uint32_t kDirectInSecondStory = 2;
+// Late by more than this, a lease's end would be a bug, not a busy machine.
+constexpr double kReclaimSlackSeconds = 1;
+constexpr const char* kPrefills[] = {"P1", "P2"};
+constexpr const char* kDecodes[] = {"D1", "D2"};
+constexpr const char* kDoomed = "D2";
 
-// Long enough for several blocks, and different in every block.
+// Long enough for many blocks, and different in every block.
 std::string prompt_text(std::uint32_t number) {
   std::string text = "Prompt " + std::to_string(number) + ":";
   for (std::uint32_t i = 0; i < 12 + number % 5; ++i) {
@@ -43,345 +56,463 @@ std::string prompt_text(std::uint32_t number) {
   return text;
 }
 
-struct Row {
-  std::string what;
+// One request of a client, until it has its answer.
+struct DemoRequest {
+  std::string id;  // X-Request-Id
+  std::string prompt;
+  std::string expected;
+  Instant begun{};
+  std::unique_ptr<Cluster::PendingCompletion> call;
+  std::optional<double> seconds;  // until the answer
   bool identical = false;
-  bool should_be_identical = true;
-  double seconds = 0;
+  std::string note;
+};
+
+// One lease, as the instances' events tell of it.
+struct DemoLease {
+  std::string prefill;
+  std::string decode;  // who tracks it; empty: nobody yet
+  Instant granted_at{};
+  std::optional<Instant> ended_at;
 };
 
 class Demo {
  public:
   explicit Demo(const DemoOptions& options)
       : options_(options),
+        times_(derive_lease_times(Duration(std::llround(options.lease_seconds * 1e9)))),
+        out_(options.json ? stderr : stdout),
         cluster_({.binary = self_executable_path(),
                   .on_event = [this](const InstanceEvent& event) { on_event(event); }}),
         begun_(cluster_.now()) {}
 
   Result<void> run() {
-    if (const auto done = start_instances(); !done) return done;
-    if (const auto done = hand_over_prompts(); !done) return done;
-    if (const auto done = wait_long(); !done) return done;
-    if (const auto done = kill_decoder(); !done) return done;
-    if (const auto done = read_stale("D-late", true); !done) return done;
-    if (const auto done = read_stale("D-blind", false); !done) return done;
-    return wait_for_blocks();
+    if (const auto done = start(); !done) return done;
+    if (const auto done = wait_longer_than_a_lease(); !done) return done;
+    if (const auto done = kill_a_decoder(); !done) return done;
+    return finish();
   }
 
-  // Prints the table; true when everything is as it should.
+  // Prints the table or the JSON; true when all texts are identical and all blocks are back.
   bool summarize();
 
  private:
-  Result<void> start_instances();
-  Result<void> hand_over_prompts();
-  Result<void> wait_long();
-  Result<void> kill_decoder();
-  Result<void> read_stale(const std::string& decoder, bool should_be_identical);
-  Result<void> overwrite_freed_blocks();
-  Result<void> wait_for_blocks();
-  Result<std::string> expected_text(const std::string& prompt);
-  Result<std::string> prefill(const std::string& prompt, const std::string& id);
-  std::vector<std::string> instance_arguments(const std::string& role) const;
-  LeaseTimes lease_times() const {
-    return derive_lease_times(Duration(std::llround(options_.lease_seconds * 1e9)));
-  }
+  Result<void> start();
+  Result<void> wait_longer_than_a_lease();
+  Result<void> kill_a_decoder();
+  Result<void> finish();
+
+  std::vector<std::string> instance_arguments(const std::string& name) const;
+  Cluster::CompletionCall completion(const DemoRequest& request) const;
+  Result<DemoRequest*> new_request();
+  void send(DemoRequest& request, const std::string& to, bool stream, const std::string& params);
+  Result<void> hand_over_directly(DemoRequest& request);
+  Result<void> wait_for_answers();
+  void take_answers();
+  Result<std::uint64_t> blocks_free();
+  Result<void> wait_for_reclaim(const std::vector<std::string>& doomed, Instant killed_at);
+
   void on_event(const InstanceEvent& event);
+  void on_lease_event(const InstanceEvent& event);
+  bool ended(const std::string& lease) const { return leases_.at(lease).ended_at.has_value(); }
+  std::vector<std::string> live_leases_of(const std::string& decode) const;
+  bool is_tracked(const std::string& request, const std::string& decode) const;
+  void title(const char* text) { print("\n--- %s\n", text); }
   void say(const std::string& who, const std::string& what);
+  [[gnu::format(printf, 2, 3)]] void print(const char* format, ...);
+  bool good() const;
+  std::string json() const;
+  void print_requests();
+  void print_figures();
+  std::size_t identical() const;
 
   DemoOptions options_;
+  LeaseTimes times_;
+  std::FILE* out_;
   Cluster cluster_;
   Instant begun_;
-  std::uint32_t next_prompt_ = 0;
-  std::vector<Row> rows_;
-  std::map<std::string, std::uint64_t> events_seen_;  // by "instance kind"
-  std::string last_granted_;
-  std::string last_lease_end_;
-  Instant last_grant_at_{};
-  Instant last_heartbeat_at_{};
+  std::vector<std::unique_ptr<DemoRequest>> requests_;  // addresses stay
+  std::map<std::string, DemoLease> leases_;
+  std::map<std::string, Instant> last_heartbeat_;       // by decode instance
+  std::map<std::string, std::uint64_t> events_seen_;    // by kind, and by instance and kind
+  std::map<std::string, std::uint64_t> leases_by_end_;  // of all prefill instances
+  std::uint64_t leases_granted_ = 0;
+  std::uint64_t blocks_free_before_ = 0;
+  std::uint64_t blocks_free_after_ = 0;
+  bool balanced_ = true;
+  double seconds_ = 0;                // the whole demo
   double reclaim_seconds_ = 0;        // from the kill to the last block free …
   double reclaim_bound_seconds_ = 0;  // … and by when it had to be
-  InstanceLedger ledger_;
 };
 
+void Demo::print(const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  std::vfprintf(out_, format, arguments);
+  va_end(arguments);
+  std::fflush(out_);
+}
+
 void Demo::say(const std::string& who, const std::string& what) {
-  std::printf("%8.3f s  %-8s %s\n", to_seconds(cluster_.now() - begun_), who.c_str(), what.c_str());
-  std::fflush(stdout);
+  print("%8.3f s  %-7s %s\n", to_seconds(cluster_.now() - begun_), who.c_str(), what.c_str());
 }
 
 // One line for what a reader of the story wants to see; the rest is counted only.
 void Demo::on_event(const InstanceEvent& event) {
+  if (event.instance == "single") return;
+  ++events_seen_[event.kind];
   ++events_seen_[event.instance + ' ' + event.kind];
+  on_lease_event(event);
   const std::string blocks = std::to_string(event.count) + " blocks";
   char length[32];
   std::snprintf(length, sizeof length, "%.3f s", event.length_seconds);
   if (event.kind == "lease_granted") {
-    last_grant_at_ = event.at;
-    last_granted_ = event.lease;
-    say(event.instance, "grants lease " + event.lease + " on " + blocks + " for " + length);
+    say(event.instance, "grants " + event.lease + ": " + blocks + " for " + length);
   } else if (event.kind == "lease_ended") {
-    last_lease_end_ = event.lease;
-    say(event.instance, "lease " + event.lease + " " + event.detail + " after " + length + ": " +
-                            blocks + " fenced and freed");
+    say(event.instance, event.lease + " " + event.detail + " after " + length + ": " + blocks +
+                            " fenced and freed");
   } else if (event.kind == "handshake_done") {
-    say(event.instance, "handshake done");
+    say(event.instance, "handshake with " + event.peer);
   } else if (event.kind == "tracking_started") {
-    say(event.instance, "keeps " + event.lease + " alive from now on");
+    say(event.instance, "keeps " + event.lease + " of " + event.peer + " alive from now on");
   } else if (event.kind == "heartbeat_sent") {
-    last_heartbeat_at_ = event.at;
-    const bool lost = event.instance == "D-late" || event.instance == "D-blind";
-    say(event.instance, "sends a heartbeat for " + std::to_string(event.count) + " lease(s)" +
-                            (lost ? ", lost on purpose" : ""));
+    say(event.instance,
+        "heartbeat to " + event.peer + " for " + std::to_string(event.count) + " lease(s)");
   } else if (event.kind == "read_posted") {
     say(event.instance, "reads " + blocks + " of " + event.lease);
   } else if (event.kind == "read_validated") {
     say(event.instance,
         "has " + std::to_string(event.count) + " bytes of " + event.lease + " after " + length);
-  } else if (event.kind == "read_rejected") {
-    say(event.instance, "REJECTS what it read of " + event.lease + ": the lease had ended");
-  } else if (event.kind == "load_failed") {
-    say(event.instance, event.detail);
-  } else if (event.kind == "completion_sent") {
-    say(event.instance, "tells P that " + event.lease + " is done with");
-  } else if (event.kind == "handshake_failed" || event.kind == "peer_suspect") {
+  } else if (event.kind == "read_rejected" || event.kind == "load_failed" ||
+             event.kind == "handshake_failed" || event.kind == "peer_suspect" ||
+             event.kind == "backend_down" || event.kind == "backend_up" ||
+             event.kind == "released") {
     say(event.instance, event.kind + ": " + event.detail);
+  } else if (event.kind == "retried" || event.kind == "decode_alone") {
+    say(event.instance, event.request + " " + event.kind + ": " + event.detail);
   }
 }
 
-std::vector<std::string> Demo::instance_arguments(const std::string& role) const {
+void Demo::on_lease_event(const InstanceEvent& event) {
+  if (event.kind == "lease_granted") {
+    leases_[event.lease] = {.prefill = event.instance, .decode = "", .granted_at = event.at};
+  } else if (event.kind == "tracking_started") {
+    leases_[event.lease].decode = event.instance;
+  } else if (event.kind == "lease_ended") {
+    leases_[event.lease].ended_at = event.at;
+  } else if (event.kind == "heartbeat_sent") {
+    last_heartbeat_[event.instance] = event.at;
+  }
+}
+
+std::vector<std::string> Demo::live_leases_of(const std::string& decode) const {
+  std::vector<std::string> live;
+  for (const auto& [id, lease] : leases_) {
+    if (lease.decode == decode && !lease.ended_at) live.push_back(id);
+  }
+  return live;
+}
+
+bool Demo::is_tracked(const std::string& request, const std::string& decode) const {
+  return std::ranges::any_of(leases_, [&](const auto& entry) {
+    return entry.second.decode == decode && entry.first.starts_with("cmpl-" + request + "-");
+  });
+}
+
+std::vector<std::string> Demo::instance_arguments(const std::string& name) const {
+  const bool decode = name.starts_with('D');
   JsonWriter extra;
   extra.number("kv_lease_duration", options_.lease_seconds);
   JsonWriter config;
   config.string("kv_connector", "NixlConnector");
-  config.string("kv_role", role);
+  config.string("kv_role", decode ? "kv_consumer" : "kv_producer");
+  config.string("engine_id", name);
   config.json("kv_connector_extra_config", extra.take());
-  std::vector<std::string> arguments{"--kv-transfer-config",      config.take(),
-                                     "--num-gpu-blocks",          std::to_string(kNumBlocks),
-                                     "--tensor-parallel-size",    std::to_string(options_.tp),
-                                     "--no-enable-prefix-caching"};
+  std::vector<std::string> arguments{"--tensor-parallel-size", std::to_string(options_.tp)};
+  if (name != "single") arguments.insert(arguments.end(), {"--kv-transfer-config", config.take()});
+  if (decode) {  // one request at a time, each for half a lease
+    const double per_token = options_.lease_seconds / 2 / kMaxTokens;
+    arguments.insert(arguments.end(),
+                     {"--num-gpu-blocks", std::to_string(kDecodeBlocks), "--max-num-seqs", "1",
+                      "--inter-token-latency", std::to_string(per_token)});
+  }
   if (!options_.nixl_path.empty()) {
     arguments.insert(arguments.end(), {"--nixl-path", options_.nixl_path});
   }
   return arguments;
 }
 
-Result<void> Demo::start_instances() {
-  say("demo", "starting P and D (kvlease serve), and a single instance to compare with");
-  const double late = options_.lease_seconds * 1.5;
-  const struct {
-    std::string name;
-    std::string role;
-    std::vector<std::string> faults;
-  } instances[] = {
-      {"P", "kv_producer", {}},
-      {"D", "kv_consumer", {}},
-      {"single", "kv_both", {}},
-      {"D-slow",
-       "kv_consumer",
-       {"--fault-post-delay", std::to_string(options_.lease_seconds * 0.8)}},
-      {"D-late",
-       "kv_consumer",
-       {"--fault-drop-heartbeats", "--fault-post-delay", std::to_string(late)}},
-      {"D-blind",
-       "kv_consumer",
-       {"--fault-drop-heartbeats", "--fault-post-delay", std::to_string(late),
-        "--fault-accept-unvalidated"}},
+Result<void> Demo::start() {
+  say("demo", "starting P1, P2, D1, D2 and a single instance to compare with (kvlease serve)");
+  std::vector<std::pair<std::string, Cluster::StartOptions>> instances;
+  for (const char* name : {"P1", "P2", "D1", "D2", "single"}) {
+    instances.emplace_back(name, Cluster::StartOptions{.arguments = instance_arguments(name)});
+  }
+  if (auto started = cluster_.start_all(std::move(instances)); !started) return started;
+  std::vector<std::string> arguments;
+  const auto add = [&](const char* flag, const char* name) {
+    arguments.insert(arguments.end(),
+                     {flag, "http://127.0.0.1:" + std::to_string(cluster_.port(name))});
   };
-  for (const auto& instance : instances) {
-    std::vector<std::string> arguments = instance_arguments(instance.role);
-    arguments.insert(arguments.end(), instance.faults.begin(), instance.faults.end());
-    if (auto started = cluster_.start(instance.name, {.arguments = std::move(arguments)});
-        !started) {
-      return started;
-    }
+  for (const char* name : kPrefills) add("--prefill", name);
+  for (const char* name : kDecodes) add("--decode", name);
+  say("demo", "starting the router (kvlease route)");
+  if (auto started = cluster_.start("router", {.command = "route", .arguments = arguments});
+      !started) {
+    return started;
   }
+  const auto free = blocks_free();
+  if (!free) return std::unexpected(free.error());
+  blocks_free_before_ = *free;
   return {};
 }
 
-Result<std::string> Demo::expected_text(const std::string& prompt) {
-  auto result = cluster_.complete(
-      "single", {.prompt = prompt, .max_tokens = kMaxTokens, .request_id = "single"});
-  if (!result) return std::unexpected(result.error());
-  return result->text;
+Cluster::CompletionCall Demo::completion(const DemoRequest& request) const {
+  return {.prompt = request.prompt,
+          .max_tokens = kMaxTokens,
+          .request_id = request.id,
+          .kv_transfer_params = "",
+          .ignore_eos = true,
+          .timeout = std::chrono::seconds{60} + 20 * times_.duration};
 }
 
-Result<std::string> Demo::prefill(const std::string& prompt, const std::string& id) {
-  auto result = cluster_.complete("P", {.prompt = prompt,
-                                        .max_tokens = 1,
-                                        .request_id = id,
-                                        .kv_transfer_params = std::string(kAskForHandOff)});
-  if (!result) return std::unexpected(result.error());
-  return result->kv_transfer_params;
-}
-
-Result<void> Demo::hand_over_prompts() {
-  std::printf("\n--- prefill here, decode there\n");
-  for (std::uint32_t i = 0; i < options_.prompts; ++i) {
-    const std::string prompt = prompt_text(next_prompt_++);
-    const std::string id = "r" + std::to_string(i);
-    const auto expected = expected_text(prompt);
-    if (!expected) return std::unexpected(expected.error());
-    const Instant begin = cluster_.now();
-    const auto params = prefill(prompt, id);
-    if (!params) return std::unexpected(params.error());
-    const auto decoded = cluster_.complete("D", {.prompt = prompt,
-                                                 .max_tokens = kMaxTokens,
-                                                 .request_id = id,
-                                                 .kv_transfer_params = *params});
-    if (!decoded) return std::unexpected(decoded.error());
-    rows_.push_back({.what = "hand-off " + id,
-                     .identical = decoded->text == *expected,
-                     .seconds = to_seconds(cluster_.now() - begin)});
-    say("demo", "D says \"" + decoded->text.substr(0, 32) + "…\"");
-  }
-  return {};
-}
-
-// A decoder that gets to its read only long after the first lease: heartbeats keep the blocks.
-Result<void> Demo::wait_long() {
-  std::printf("\n--- a decoder that waits longer than one lease, and renews it\n");
-  const std::string prompt = prompt_text(next_prompt_++);
-  const auto expected = expected_text(prompt);
+Result<DemoRequest*> Demo::new_request() {
+  const auto number = static_cast<std::uint32_t>(requests_.size());
+  DemoRequest& request = *requests_.emplace_back(std::make_unique<DemoRequest>());
+  request.id = "r" + std::to_string(number);
+  request.prompt = prompt_text(number);
+  const auto expected = cluster_.complete("single", completion(request));
   if (!expected) return std::unexpected(expected.error());
-  const Instant begin = cluster_.now();
-  const auto params = prefill(prompt, "patient");
-  if (!params) return std::unexpected(params.error());
-  const auto decoded = cluster_.complete("D-slow", {.prompt = prompt,
-                                                    .max_tokens = kMaxTokens,
-                                                    .request_id = "patient",
-                                                    .kv_transfer_params = *params});
-  if (!decoded) return std::unexpected(decoded.error());
-  rows_.push_back({.what = "renewed while waiting",
-                   .identical = decoded->text == *expected,
-                   .seconds = to_seconds(cluster_.now() - begin)});
+  request.expected = expected->text;
+  return &request;
+}
+
+void Demo::send(DemoRequest& request, const std::string& to, bool stream,
+                const std::string& params) {
+  Cluster::CompletionCall call = completion(request);
+  call.stream = stream;
+  call.kv_transfer_params = params;
+  request.begun = cluster_.now();
+  request.call = cluster_.begin_completion(to, call);
+}
+
+void Demo::take_answers() {
+  for (const auto& request : requests_) {
+    if (request->seconds || !request->call || !request->call->result) continue;
+    const Result<CompletionResult>& answer = *request->call->result;
+    request->seconds = to_seconds(cluster_.now() - request->begun);
+    request->identical = answer && answer->text == request->expected;
+    if (!answer) request->note = answer.error().message;
+    say("client", request->id + (answer ? " has its text: \"" + answer->text.substr(0, 24) + "…\""
+                                        : " failed: " + request->note));
+  }
+}
+
+Result<void> Demo::wait_for_answers() {
+  const Duration limit = std::chrono::seconds{60} + 20 * times_.duration;
+  const bool all = cluster_.wait_until(
+      [&] {
+        take_answers();
+        return std::ranges::all_of(requests_, [](const auto& r) { return r->seconds.has_value(); });
+      },
+      limit);
+  return all ? Result<void>{} : error(ErrorCode::kTimeout, "not all requests were answered");
+}
+
+Result<void> Demo::wait_longer_than_a_lease() {
+  title("requests that wait in the decoders' queues for longer than a lease");
+  const std::size_t first = requests_.size();
+  for (std::uint32_t i = 0; i < options_.requests; ++i) {
+    if (const auto made = new_request(); !made) return std::unexpected(made.error());
+  }
+  say("client", "sends " + std::to_string(options_.requests) +
+                    " requests to the router at once, every other one streamed");
+  for (std::size_t i = first; i < requests_.size(); ++i) {
+    send(*requests_[i], "router", i % 2 == 1, "");
+  }
+  return wait_for_answers();
+}
+
+// As a client does that knows its instances, and needs no router.
+Result<void> Demo::hand_over_directly(DemoRequest& request) {
+  Cluster::CompletionCall call = completion(request);
+  call.max_tokens = 1;
+  call.kv_transfer_params = R"({"do_remote_decode":true,"do_remote_prefill":false})";
+  const auto prefilled = cluster_.complete(kPrefills[0], call);
+  if (!prefilled) return std::unexpected(prefilled.error());
+  send(request, kDoomed, false, prefilled->kv_transfer_params);
   return {};
 }
 
-// A decoder that dies with a lease in its queue: P has the blocks back seconds after its last
-// heartbeat.
-Result<void> Demo::kill_decoder() {
-  std::printf("\n--- a decoder is killed while its request waits\n");
-  const std::string prompt = prompt_text(next_prompt_++);
-  const auto params = prefill(prompt, "doomed");
-  if (!params) return std::unexpected(params.error());
-  last_lease_end_.clear();
-  const std::uint64_t heartbeats = events_seen_["D-slow heartbeat_sent"];
-  const auto decoding = cluster_.begin_completion("D-slow", {.prompt = prompt,
-                                                             .max_tokens = kMaxTokens,
-                                                             .request_id = "doomed",
-                                                             .kv_transfer_params = *params});
-  const Duration limit = std::chrono::seconds{60} + 2 * lease_times().duration;
-  cluster_.wait_until([&] { return events_seen_["D-slow heartbeat_sent"] >= heartbeats + 2; },
-                      limit);
-  cluster_.signal("D-slow", SIGKILL);
+Result<void> Demo::kill_a_decoder() {
+  title("a decoder is killed with leases in its queue");
+  std::vector<DemoRequest*> fresh;
+  for (std::uint32_t i = 0; i < kRoutedInSecondStory + kDirectInSecondStory; ++i) {
+    auto made = new_request();
+    if (!made) return std::unexpected(made.error());
+    fresh.push_back(*made);
+  }
+  say("client", "sends " + std::to_string(kRoutedInSecondStory) + " requests to the router, and " +
+                    std::to_string(kDirectInSecondStory) + " to " + kDoomed + " by itself");
+  for (std::uint32_t i = 0; i < kRoutedInSecondStory; ++i) send(*fresh[i], "router", false, "");
+  // Until it has all that it can run and load: what comes now has to queue.
+  const std::string reads = std::string(kDoomed) + " read_posted";
+  const std::uint64_t reads_before = events_seen_[reads];
+  const Duration limit = std::chrono::seconds{60} + 2 * times_.duration;
+  cluster_.wait_until([&] { return events_seen_[reads] >= reads_before + 2; }, limit);
+  for (std::uint32_t i = kRoutedInSecondStory; i < fresh.size(); ++i) {
+    if (const auto done = hand_over_directly(*fresh[i]); !done) return done;
+  }
+  const auto all_queued = [&] {
+    return std::ranges::all_of(
+        std::views::drop(fresh, kRoutedInSecondStory),
+        [this](const DemoRequest* request) { return is_tracked(request->id, kDoomed); });
+  };
+  if (!cluster_.wait_until(all_queued, limit)) {
+    return error(ErrorCode::kTimeout, std::string(kDoomed) + " has no leases in its queue");
+  }
+  const Instant queued_at = cluster_.now();
+  cluster_.wait_until([&] { return last_heartbeat_[kDoomed] > queued_at; }, limit);
+  cluster_.signal(kDoomed, SIGKILL);
   const Instant killed_at = cluster_.now();
-  say("demo", "kill -9 D-slow");
-  if (!cluster_.wait_until([&] { return last_lease_end_ == last_granted_; }, limit)) {
-    return error(ErrorCode::kTimeout, "P did not end the lease of the killed decoder");
+  const std::vector<std::string> doomed = live_leases_of(kDoomed);
+  say("demo", std::string("kill -9 ") + kDoomed + ", with " + std::to_string(doomed.size()) +
+                  " leases in its queue");
+  if (const auto done = wait_for_reclaim(doomed, killed_at); !done) return done;
+  for (std::uint32_t i = kRoutedInSecondStory; i < fresh.size(); ++i) {
+    DemoRequest& request = *fresh[i];
+    cluster_.wait_until([&] { return request.call->result.has_value(); }, limit);
+    say("client", request.id + " has lost its decoder and asks again, through the router");
+    request.note = "asked twice";
+    send(request, "router", false, "");
   }
-  const LeaseTimes times = lease_times();
-  const Instant bound =
-      std::max(last_grant_at_ + times.duration, last_heartbeat_at_ + times.extension);
-  reclaim_seconds_ = to_seconds(cluster_.now() - killed_at);
+  return wait_for_answers();
+}
+
+// The leases that the router knows of are released; the others end by themselves, in time (L3).
+Result<void> Demo::wait_for_reclaim(const std::vector<std::string>& doomed, Instant killed_at) {
+  Instant bound = last_heartbeat_[kDoomed] + times_.extension;
+  for (const std::string& id : doomed) {
+    bound = std::max(bound, leases_.at(id).granted_at + times_.duration);
+  }
+  const auto all_ended = [&] {
+    return std::ranges::all_of(doomed, [&](const std::string& id) { return ended(id); });
+  };
+  if (!cluster_.wait_until(all_ended, std::chrono::seconds{60} + 2 * times_.duration)) {
+    return error(ErrorCode::kTimeout, "the leases of the killed decoder do not end");
+  }
+  Instant last = killed_at;
+  for (const std::string& id : doomed) last = std::max(last, *leases_.at(id).ended_at);
+  reclaim_seconds_ = to_seconds(last - killed_at);
   reclaim_bound_seconds_ = to_seconds(bound - killed_at);
+  say("demo", "all blocks that " + std::string(kDoomed) + " held at P1 and P2 are free again");
   return {};
 }
 
-// Prompts of other tenants, enough to use every block of P once.
-Result<void> Demo::overwrite_freed_blocks() {
-  std::uint32_t used_tokens = 0;
-  while (used_tokens < kNumBlocks * 16 * 2) {
-    const std::string prompt = prompt_text(next_prompt_++);
-    used_tokens += static_cast<std::uint32_t>(prompt.size());
-    const auto done =
-        cluster_.complete("P", {.prompt = prompt, .max_tokens = 1, .request_id = "other"});
-    if (!done) return std::unexpected(done.error());
+Result<std::uint64_t> Demo::blocks_free() {
+  std::uint64_t free = 0;
+  for (const char* name : kPrefills) {
+    const auto ledger = cluster_.ledger(name);
+    if (!ledger) return std::unexpected(ledger.error());
+    free += ledger->blocks_free;
   }
-  say("demo", "P has used its freed blocks for other prompts");
-  return {};
+  return free;
 }
 
-// A decoder whose heartbeats are lost and whose read starts only after the lease has ended and P
-// has given the blocks to others.
-Result<void> Demo::read_stale(const std::string& decoder, bool should_be_identical) {
-  std::printf("\n--- a stale read, %s\n",
-              should_be_identical ? "validated: it must be rejected and computed again"
-                                  : "with validation switched off: the text must be wrong");
-  const std::string prompt = prompt_text(next_prompt_++);
-  const auto expected = expected_text(prompt);
-  if (!expected) return std::unexpected(expected.error());
-  const Instant begin = cluster_.now();
-  last_lease_end_.clear();
-  const auto params = prefill(prompt, decoder);
-  if (!params) return std::unexpected(params.error());
-  const auto decoding = cluster_.begin_completion(decoder, {.prompt = prompt,
-                                                            .max_tokens = kMaxTokens,
-                                                            .request_id = decoder,
-                                                            .kv_transfer_params = *params});
-  const Duration limit = std::chrono::seconds{30} + 4 * lease_times().duration;
-  if (!cluster_.wait_until([&] { return last_lease_end_ == last_granted_; }, limit)) {
-    return error(ErrorCode::kTimeout, "P did not end the lease");
+Result<void> Demo::finish() {
+  title("the end");
+  for (const char* name : kPrefills) {
+    const auto ledger =
+        cluster_.wait_for_ledger(name, std::chrono::seconds{30} + times_.duration,
+                                 [](const InstanceLedger& seen) { return seen.all_blocks_back(); });
+    if (!ledger) return std::unexpected(ledger.error());
+    leases_granted_ += ledger->granted;
+    balanced_ = balanced_ && ledger->all_blocks_back();
+    for (const auto& [end, count] : ledger->ended) leases_by_end_[end] += count;
   }
-  if (const auto overwritten = overwrite_freed_blocks(); !overwritten) return overwritten;
-  cluster_.wait_until([&] { return decoding->result.has_value(); }, limit);
-  if (!decoding->result) return error(ErrorCode::kTimeout, decoder + " did not answer");
-  const Result<CompletionResult>& decoded = *decoding->result;
-  if (!decoded) return std::unexpected(decoded.error());
-  rows_.push_back(
-      {.what = should_be_identical ? "stale read, validated" : "stale read, unvalidated",
-       .identical = decoded->text == *expected,
-       .should_be_identical = should_be_identical,
-       .seconds = to_seconds(cluster_.now() - begin)});
-  say("demo", decoder + " says \"" + decoded->text.substr(0, 32) + "…\", a single instance \"" +
-                  expected->substr(0, 32) + "…\"");
-  return {};
-}
-
-Result<void> Demo::wait_for_blocks() {
-  const auto ledger = cluster_.wait_for_ledger(
-      "P", std::chrono::seconds{30}, [](const InstanceLedger& seen) { return seen.live == 0; });
-  if (!ledger) return std::unexpected(ledger.error());
-  ledger_ = *ledger;
-  for (const char* name : {"P", "D", "D-late", "D-blind", "single"}) {
+  const auto free = blocks_free();
+  if (!free) return std::unexpected(free.error());
+  blocks_free_after_ = *free;
+  for (const char* name : {"router", "D1", "P1", "P2", "single"}) {
     if (auto stopped = cluster_.stop(name); !stopped) return stopped;
   }
+  seconds_ = to_seconds(cluster_.now() - begun_);
+  say("demo", "all processes have ended by themselves after SIGTERM");
   return {};
+}
+
+std::size_t Demo::identical() const {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(requests_, [](const auto& request) { return request->identical; }));
+}
+
+bool Demo::good() const {
+  return identical() == requests_.size() && blocks_free_after_ == blocks_free_before_ &&
+         balanced_ && reclaim_seconds_ <= reclaim_bound_seconds_ + kReclaimSlackSeconds;
+}
+
+std::string Demo::json() const {
+  JsonWriter ends;
+  for (const auto& [end, count] : leases_by_end_) ends.integer(end, count);
+  JsonWriter json;
+  json.integer("requests", requests_.size());
+  json.integer("identical", identical());
+  json.integer("leases_granted", leases_granted_);
+  json.json("leases_by_end", ends.take());
+  json.integer("blocks_free_before", blocks_free_before_);
+  json.integer("blocks_free_after", blocks_free_after_);
+  json.number("reclaim_after_kill_s", reclaim_seconds_);
+  json.number("reclaim_bound_s", reclaim_bound_seconds_);
+  json.number("seconds", seconds_);
+  return json.take();
+}
+
+void Demo::print_requests() {
+  print("\n%-9s %-10s %9s  %s\n", "request", "text", "seconds", "note");
+  for (const auto& request : requests_) {
+    print("%-9s %-10s %9.3f  %s\n", request->id.c_str(),
+          request->identical ? "identical" : "DIFFERENT", request->seconds.value_or(0),
+          request->note.c_str());
+  }
+}
+
+void Demo::print_figures() {
+  const auto line = [this](const char* name, const std::string& value) {
+    print("%-28s %s\n", name, value.c_str());
+  };
+  print("\n");
+  line("requests", std::to_string(requests_.size()));
+  line("identical texts", std::to_string(identical()));
+  line("leases granted by P1 and P2", std::to_string(leases_granted_));
+  for (const auto& [end, count] : leases_by_end_) line(("  " + end).c_str(), std::to_string(count));
+  line("heartbeats sent by D1, D2", std::to_string(events_seen_["heartbeat_sent"]));
+  char reclaim[64];
+  std::snprintf(reclaim, sizeof reclaim, "%.2f s (bound: %.2f s)", reclaim_seconds_,
+                reclaim_bound_seconds_);
+  line("blocks back after the kill", reclaim);
+  line("blocks free before, after",
+       std::to_string(blocks_free_before_) + ", " + std::to_string(blocks_free_after_));
+  char seconds[32];
+  std::snprintf(seconds, sizeof seconds, "%.1f", seconds_);
+  line("seconds", seconds);
 }
 
 bool Demo::summarize() {
-  bool good = true;
-  std::printf("\n%-26s %-22s %9s\n", "request", "text", "seconds");
-  for (const Row& row : rows_) {
-    const bool as_it_should = row.identical == row.should_be_identical;
-    good = good && as_it_should;
-    std::printf("%-26s %-22s %9.3f\n", row.what.c_str(),
-                row.identical ? (as_it_should ? "identical" : "IDENTICAL (unexpected)")
-                              : (as_it_should ? "wrong, as expected" : "DIFFERENT"),
-                row.seconds);
+  if (options_.json) {
+    std::printf("%s\n", json().c_str());
+  } else {
+    print_requests();
+    print_figures();
   }
-  const std::uint64_t heartbeats = events_seen_["D heartbeat_sent"];
-  const bool rejected = events_seen_["D-late read_rejected"] > 0;
-  const bool blocks_back = ledger_.all_blocks_back();
-  std::printf("\nleases granted by P        %llu\n",
-              static_cast<unsigned long long>(ledger_.granted));
-  for (const auto& [end, count] : ledger_.ended) {
-    std::printf("  %-24s %llu\n", end.c_str(), static_cast<unsigned long long>(count));
-  }
-  std::printf("heartbeats sent by D       %llu\n", static_cast<unsigned long long>(heartbeats));
-  std::printf("stale read rejected        %s\n", rejected ? "yes" : "NO");
-  const bool reclaimed = reclaim_seconds_ <= reclaim_bound_seconds_ + 1;
-  std::printf("blocks back after the kill %.2f s (bound %.2f s)\n", reclaim_seconds_,
-              reclaim_bound_seconds_);
-  std::printf("all blocks of P are back   %s\n", blocks_back ? "yes" : "NO");
-  std::printf("seconds                    %.1f\n", to_seconds(cluster_.now() - begun_));
-  return good && rejected && reclaimed && blocks_back;
+  return good();
 }
 
 }  // namespace
 
 int run_demo(std::span<const std::string> arguments) {
-  CLI::App app("Shows a leased hand-off between real processes over real NIXL.", "kvlease demo");
+  CLI::App app("Shows leased hand-offs between real processes over real NIXL.", "kvlease demo");
   DemoOptions options;
-  app.add_option("--prompts", options.prompts, "prompts to hand over")
+  app.add_option("--requests", options.requests, "requests that are sent to the router at once")
       ->check(integer_between(1, 1000))
       ->capture_default_str();
   app.add_option("--kv-lease-duration", options.lease_seconds, "seconds")
@@ -391,6 +522,7 @@ int run_demo(std::span<const std::string> arguments) {
       ->check(integer_between(1, 4))
       ->capture_default_str();
   app.add_option("--nixl-path", options.nixl_path, "as for kvlease serve");
+  app.add_flag("--json", options.json, "print the result as JSON, and the story on stderr");
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
   try {
     app.parse(reversed);

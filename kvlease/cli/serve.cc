@@ -1,8 +1,5 @@
 // `kvlease serve`: one prefill or decode instance as a process. Options have vLLM's names where
 // vLLM has them; all are listed in docs/configuration.md.
-#include <poll.h>
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <climits>
@@ -18,6 +15,7 @@
 
 #include "kvlease/cli/access_flags.h"
 #include "kvlease/cli/command.h"
+#include "kvlease/cli/output.h"
 #include "kvlease/cli/validators.h"
 #include "kvlease/runtime/log.h"
 #include "kvlease/runtime/loop.h"
@@ -178,33 +176,6 @@ Result<InstanceOptions> make_options(const Flags& flags) {
   }
   return options;
 }
-
-void write_line(std::string_view line) {
-  std::fwrite(line.data(), 1, line.size(), stdout);
-  std::fputc('\n', stdout);
-  std::fflush(stdout);
-}
-
-// Event lines on stdout. A reader that does not keep up loses lines, and a pipe that is closed all
-// of them: neither may stop the loop.
-class EventLines {
- public:
-  explicit EventLines(Logger log) : log_(std::move(log)) {}
-
-  void write(std::string_view line) {
-    const std::string text = std::string(line) + '\n';
-    pollfd out{.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
-    const bool room = text.size() <= PIPE_BUF && ::poll(&out, 1, 0) == 1 &&
-                      (out.revents & (POLLERR | POLLHUP)) == 0;  // room for PIPE_BUF bytes, at once
-    if (room && ::write(STDOUT_FILENO, text.data(), text.size()) > 0) return;
-    if (dropped_++ == 0)
-      log_.warning("--log-events: stdout does not take the lines; some are lost");
-  }
-
- private:
-  Logger log_;
-  std::uint64_t dropped_ = 0;
-};
 
 int serve(InstanceOptions options, bool log_events) {
   const Log log(LogOptions{});

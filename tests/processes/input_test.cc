@@ -81,6 +81,16 @@ std::vector<Row> completion_rows() {
        }) {
     rows.push_back({"POST", "/v1/completions", body, 400, message});
   }
+  const std::string deep(100, '[');
+  rows.push_back({"POST", "/v1/completions", R"({"prompt":)" + deep, 400, "the request body"});
+  rows.push_back({"POST", "/v1/completions", R"({"prompt":"a","model":"gpt-4"})", 404, "gpt-4"});
+  rows.push_back({"POST", "/v1/completions", R"({"prompt":")" + std::string(65 * 16, 'x') + R"("})",
+                  400, "blocks"});
+  return rows;
+}
+
+std::vector<Row> chat_rows() {
+  std::vector<Row> rows;
   for (const auto& [body, message] : std::vector<std::pair<std::string, std::string>>{
            {"{}", "`messages`"},
            {R"({"messages":[]})", "`messages`"},
@@ -102,11 +112,6 @@ std::vector<Row> completion_rows() {
        }) {
     rows.push_back({"POST", "/v1/chat/completions", body, 400, message});
   }
-  const std::string deep(100, '[');
-  rows.push_back({"POST", "/v1/completions", R"({"prompt":)" + deep, 400, "the request body"});
-  rows.push_back({"POST", "/v1/completions", R"({"prompt":"a","model":"gpt-4"})", 404, "gpt-4"});
-  rows.push_back({"POST", "/v1/completions", R"({"prompt":")" + std::string(65 * 16, 'x') + R"("})",
-                  400, "blocks"});
   return rows;
 }
 
@@ -170,6 +175,7 @@ TEST_F(BadInput, EachHasItsAnswerAndLeavesEverythingAsItWas) {
   const std::string prompt = prompt_text(1);
   prefill("P", prompt);
   std::vector<Row> rows = completion_rows();
+  for (Row& row : chat_rows()) rows.push_back(std::move(row));
   for (Row& row : other_rows()) rows.push_back(std::move(row));
   for (const Row& row : rows) {
     const auto answer = ask(row);

@@ -1,0 +1,155 @@
+// `kvlease route`: the routing proxy as a process, before prefill and decode instances.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kvlease/cli/access_flags.h"
+#include "kvlease/cli/command.h"
+#include "kvlease/cli/output.h"
+#include "kvlease/cli/validators.h"
+#include "kvlease/runtime/log.h"
+#include "kvlease/runtime/loop.h"
+#include "kvlease/runtime/random.h"
+#include "kvlease/serving/access.h"
+#include "kvlease/serving/proxy.h"
+
+namespace kvlease {
+namespace {
+
+struct RouteFlags {
+  AccessFlags access;
+  std::vector<std::string> prefill;
+  std::vector<std::string> decode;
+  std::string release_by = "decoder";
+  double connect_seconds = 2;
+  double prefill_seconds = 120;
+  double decode_seconds = 600;
+  double drain_seconds = 30;
+  std::size_t requests_max = 4096;
+  bool log_events = false;
+};
+
+void add_options(CLI::App& app, RouteFlags& flags) {
+  add_access_flags(app, flags.access,
+                   "hosts beside those of --prefill that x-prefiller-host-port may name");
+  app.add_option("--prefill", flags.prefill, "URLs of prefill instances")->required();
+  app.add_option("--decode", flags.decode, "URLs of decode instances")->required();
+  app.add_option("--release-by", flags.release_by,
+                 "who tells P of a lease that is not read: decoder or router")
+      ->check(CLI::IsMember({"decoder", "router"}))
+      ->capture_default_str();
+  const auto seconds = [&](const char* name, double& out, double min, const char* text) {
+    app.add_option(name, out, text)->check(number_between(min, 86400))->capture_default_str();
+  };
+  seconds("--connect-timeout", flags.connect_seconds, 0.001, "seconds to reach an instance");
+  seconds("--prefill-timeout", flags.prefill_seconds, 0.001, "seconds for a prefill");
+  seconds("--decode-timeout", flags.decode_seconds, 0.001, "seconds for a whole answer");
+  seconds("--drain-timeout", flags.drain_seconds, 0,
+          "seconds that requests may go on after SIGTERM");
+  app.add_option("--max-requests", flags.requests_max, "requests under way at once; more get 503")
+      ->check(integer_between(1, 1'000'000))
+      ->capture_default_str();
+  app.add_flag("--log-events", flags.log_events, "write each event as a JSON line to stdout");
+}
+
+Result<std::vector<HttpUrl>> parse_urls(const char* flag, const std::vector<std::string>& texts) {
+  std::vector<HttpUrl> urls;
+  for (const std::string& text : texts) {
+    auto url = parse_http_url(text.find("://") == std::string::npos ? "http://" + text : text);
+    if (!url) {
+      return error(ErrorCode::kInvalidArgument, std::string(flag) + ": " + url.error().message);
+    }
+    if (url->target != "/") {
+      return error(ErrorCode::kInvalidArgument,
+                   std::string(flag) + " " + text + ": give http://HOST:PORT without a path");
+    }
+    if (std::ranges::find(urls, *url) != urls.end()) {
+      return error(ErrorCode::kInvalidArgument, std::string(flag) + " names " + text + " twice");
+    }
+    urls.push_back(std::move(*url));
+  }
+  return urls;
+}
+
+Duration from_seconds(double seconds) { return Duration(std::llround(seconds * 1e9)); }
+
+Result<ProxyOptions> make_options(const RouteFlags& flags) {
+  const AccessFlags& access = flags.access;
+  const auto bound = check_binding(access.host, access.peer_key, access.insecure_peers);
+  if (!bound) return std::unexpected(bound.error());
+  auto prefill = parse_urls("--prefill", flags.prefill);
+  if (!prefill) return std::unexpected(prefill.error());
+  auto decode = parse_urls("--decode", flags.decode);
+  if (!decode) return std::unexpected(decode.error());
+  return ProxyOptions{
+      .host = access.host,
+      .port = access.port,
+      .prefill = std::move(*prefill),
+      .decode = std::move(*decode),
+      .allow_peers = access.allow_peers,
+      .api_key = access.api_key,
+      .peer_key = access.peer_key,
+      .release_by = flags.release_by == "router" ? ReleaseBy::kRouter : ReleaseBy::kDecoder,
+      .connect_timeout = from_seconds(flags.connect_seconds),
+      .prefill_timeout = from_seconds(flags.prefill_seconds),
+      .decode_timeout = from_seconds(flags.decode_seconds),
+      .drain_timeout = from_seconds(flags.drain_seconds),
+      .requests_max = flags.requests_max,
+      .seed = random_u64()};
+}
+
+int route(ProxyOptions options, bool log_events) {
+  const Log log(LogOptions{});
+  const Logger logger = log.component("route");
+  EventLines events(logger);
+  if (log_events) options.on_event = [&](std::string_view line) { events.write(line); };
+  std::signal(SIGPIPE, SIG_IGN);  // whoever reads our events may go away
+  EventLoop loop;
+  const std::string host = options.host;
+  auto proxy = Proxy::start(loop, std::move(options));
+  if (!proxy) {
+    std::fprintf(stderr, "kvlease route: %s\n", proxy.error().message.c_str());
+    return 1;
+  }
+  Proxy& running = **proxy;
+  bool draining = false;
+  loop.on_termination_signal([&](int) {  // the second signal does not wait
+    logger.info(draining ? "leaving at once" : "draining");
+    if (std::exchange(draining, true)) loop.stop();
+    running.drain(loop.now());
+  });
+  write_line("listening on " + host_and_port(host, running.port()) + " as router");
+  loop.run([&](Instant now) {
+    const Instant next = running.turn(now);
+    if (running.drained(now)) loop.stop();
+    return next;
+  });
+  return 0;
+}
+
+}  // namespace
+
+int run_route(std::span<const std::string> arguments) {
+  CLI::App app("The routing proxy: prefill on one instance, decode on another.", "kvlease route");
+  RouteFlags flags;
+  add_options(app, flags);
+  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 takes them
+  try {
+    app.parse(reversed);
+  } catch (const CLI::ParseError& problem) {
+    return app.exit(problem) == 0 ? 0 : 2;
+  }
+  auto options = make_options(flags);
+  if (!options) {
+    std::fprintf(stderr, "kvlease route: %s\n", options.error().message.c_str());
+    return 2;
+  }
+  return route(std::move(*options), flags.log_events);
+}
+
+}  // namespace kvlease

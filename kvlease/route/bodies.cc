@@ -1,0 +1,122 @@
+// Implements bodies.h by moving pieces of the text about; Boost.JSON has checked its syntax before.
+#include "kvlease/route/bodies.h"
+
+#include <algorithm>
+
+#include "kvlease/wire/json_fields.h"
+
+namespace kvlease {
+namespace {
+
+constexpr std::string_view kParams = "kv_transfer_params";
+
+// Asks P for a lease (spec of vLLM's connector, section 2.2).
+constexpr std::string_view kRemoteDecode =
+    R"({"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,)"
+    R"("remote_block_ids":null,"remote_host":null,"remote_port":null})";
+
+std::optional<LeaseId> lease_of(std::string_view params) {
+  std::optional<Error> ignored;
+  std::optional<LeaseId> lease;
+  open_json(params, kRoutedBodyBytesMax, kParams, ignored)
+      .string("remote_request_id", kAnyText, lease);
+  return lease;
+}
+
+}  // namespace
+
+Result<JsonEdit> JsonEdit::open(std::string text, std::string_view what) {
+  std::optional<Error> problem;
+  const JsonObject object = open_json(text, kRoutedBodyBytesMax, what, problem);
+  if (problem) return std::unexpected(*std::move(problem));
+  std::vector<std::pair<std::string_view, std::string_view>> fields(object.rest().begin(),
+                                                                    object.rest().end());
+  std::ranges::sort(fields, {}, [](const auto& field) { return field.second.data(); });
+  JsonEdit edit;
+  const char* end = text.data();  // of the value before: the next quote opens the next key
+  for (const auto& [name, value] : fields) {
+    const char* key = std::find(end, value.data(), '"');
+    edit.members_.push_back(
+        {std::string(name), std::string(key, value.data()), std::string(value)});
+    end = value.data() + value.size();
+  }
+  return edit;
+}
+
+std::optional<std::string_view> JsonEdit::find(std::string_view name) const {
+  const auto found = std::ranges::find(members_, name, &Member::name);
+  return found == members_.end() ? std::nullopt : std::optional<std::string_view>(found->value);
+}
+
+void JsonEdit::set(std::string_view name, std::string_view value) {
+  const auto found = std::ranges::find(members_, name, &Member::name);
+  if (found == members_.end()) {
+    members_.push_back({std::string(name), quoted(name) + ':', std::string(value)});
+  } else {
+    found->value = value;
+  }
+}
+
+void JsonEdit::remove(std::string_view name) {
+  std::erase_if(members_, [&](const Member& member) { return member.name == name; });
+}
+
+std::string JsonEdit::text() const {
+  std::string text = "{";
+  for (const Member& member : members_) {
+    if (text.size() > 1) text += ',';
+    text += member.key;
+    text += member.value;
+  }
+  return text + '}';
+}
+
+Result<ClientBody> ClientBody::parse(std::string body) {
+  auto fields = JsonEdit::open(body, "the body");
+  if (!fields) return std::unexpected(fields.error());
+  if (fields->find(kParams).value_or("null") != "null") {
+    return error(ErrorCode::kInvalidArgument,
+                 std::string(kParams) + ": the router fills it in; allowed: null or nothing");
+  }
+  return ClientBody(std::move(body), *std::move(fields));
+}
+
+std::string ClientBody::prefill_body() const {
+  JsonEdit fields = fields_;
+  fields.set("stream", "false");
+  fields.set("max_tokens", "1");
+  if (fields.find("max_completion_tokens")) fields.set("max_completion_tokens", "1");
+  fields.set("n", "1");
+  for (const std::string_view name : {"stream_options", "min_tokens", "min_completion_tokens"}) {
+    fields.remove(name);
+  }
+  fields.set(kParams, kRemoteDecode);
+  return fields.text();
+}
+
+std::string ClientBody::decode_body(std::string_view kv_transfer_params) const {
+  JsonEdit fields = fields_;
+  fields.set(kParams, kv_transfer_params);
+  return fields.text();
+}
+
+std::optional<Handoff> take_handoff(std::string_view prefill_answer, ReleaseBy release_by) {
+  std::optional<Error> problem;
+  const JsonObject answer = open_json(prefill_answer, kRoutedBodyBytesMax, "the answer", problem);
+  const auto found = answer.rest().find(kParams);
+  if (found == answer.rest().end()) return std::nullopt;
+  auto params = JsonEdit::open(std::string(found->second), kParams);
+  if (!params) return std::nullopt;
+  Handoff handoff{.kv_transfer_params = std::string(found->second),
+                  .lease = lease_of(found->second)};
+  if (release_by == ReleaseBy::kDecoder) return handoff;
+  auto reference = JsonEdit::open(std::string(params->find("kvlease").value_or("null")), "kvlease");
+  if (!reference) return handoff;
+  reference->set("release_by", R"("router")");  // L33
+  params->set("kvlease", reference->text());
+  handoff.kv_transfer_params = params->text();
+  handoff.release_by = ReleaseBy::kRouter;
+  return handoff;
+}
+
+}  // namespace kvlease

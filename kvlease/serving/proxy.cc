@@ -1,0 +1,228 @@
+// Implements proxy.h: its routes, the instances' health, and leases that are given back. The life
+// of a routed request is in proxy_request.cc.
+#include "kvlease/serving/proxy.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kvlease/base/hex.h"
+#include "kvlease/serving/access.h"
+#include "kvlease/serving/answers.h"
+#include "kvlease/wire/json_fields.h"
+
+namespace kvlease {
+namespace {
+
+constexpr Duration kProbeTimeout = std::chrono::seconds{1};
+constexpr Duration kReleaseTimeout = std::chrono::seconds{5};
+
+}  // namespace
+
+Proxy::Proxy(EventLoop& loop, ProxyOptions options)
+    : loop_(loop),
+      options_(std::move(options)),
+      prefill_(options_.prefill.size(), options_.seed + 1),
+      decode_(options_.decode.size(), options_.seed + 2),
+      ids_(options_.seed) {}
+
+Proxy::~Proxy() = default;
+
+Result<std::unique_ptr<Proxy>> Proxy::start(EventLoop& loop, ProxyOptions options) {
+  std::unique_ptr<Proxy> proxy(new Proxy(loop, std::move(options)));
+  auto server =
+      HttpServer::listen(loop,
+                         {.host = proxy->options_.host,
+                          .port = proxy->options_.port,
+                          .body_bytes_max = kRoutedBodyBytesMax},
+                         [self = proxy.get()](HttpRequest request, HttpResponder responder) {
+                           self->handle(std::move(request), std::move(responder));
+                         });
+  if (!server) return std::unexpected(server.error());
+  proxy->server_.emplace(std::move(*server));
+  for (const BackendRole role : {BackendRole::kPrefill, BackendRole::kDecode}) {
+    for (std::size_t i = 0; i < proxy->urls(role).size(); ++i) {
+      proxy->tell_backend(role, i, BackendState::kUnprobed);
+    }
+  }
+  return proxy;
+}
+
+BackendPool& Proxy::pool(BackendRole role) {
+  return role == BackendRole::kPrefill ? prefill_ : decode_;
+}
+
+const std::vector<HttpUrl>& Proxy::urls(BackendRole role) const {
+  return role == BackendRole::kPrefill ? options_.prefill : options_.decode;
+}
+
+Instant Proxy::turn(Instant now) {
+  if (draining_until_) {
+    if (routed_.empty()) server_->drain();
+    return *draining_until_;
+  }
+  probe(BackendRole::kPrefill, now);
+  probe(BackendRole::kDecode, now);
+  return earlier(prefill_.next_deadline(), decode_.next_deadline());
+}
+
+void Proxy::drain(Instant now) {
+  if (!draining_until_) draining_until_ = saturating_add(now, options_.drain_timeout);
+}
+
+bool Proxy::drained(Instant now) const {
+  if (!draining_until_) return false;
+  const bool quiet = routed_.empty() && releases_.empty() && server_->open_connections() == 0;
+  return quiet || now >= *draining_until_;
+}
+
+void Proxy::handle(HttpRequest request, HttpResponder responder) {
+  const std::string_view path = request.path;
+  const bool completions = path == "/v1/completions" || path == "/v1/chat/completions";
+  const bool known = completions || path == "/v1/models" || path == "/health" ||
+                     path == "/health/ready" || path == "/metrics";
+  const std::string_view method = completions ? "POST" : "GET";
+  if (path.starts_with("/v1/")) {
+    if (const auto allowed = check_api_key(request, options_.api_key); !allowed) {
+      return responder.respond(error_response(allowed.error()));
+    }
+  }
+  if (!known) return responder.respond(no_such_route(request));
+  if (request.method != method) return responder.respond(no_such_method(request, method));
+  if (completions) {
+    route(std::move(request), std::move(responder));
+  } else if (path == "/v1/models") {
+    pass_models(request, std::move(responder));
+  } else if (path == "/health") {
+    responder.respond(
+        json_response(200, draining_until_ ? R"({"status":"draining"})" : R"({"status":"ok"})"));
+  } else if (path == "/health/ready") {
+    answer_ready(std::move(responder));
+  } else {
+    responder.respond({.status = 200,
+                       .headers = {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}},
+                       .body = metrics_.scrape()});
+  }
+}
+
+void Proxy::answer_ready(HttpResponder responder) const {
+  std::vector<std::string> instances;
+  const auto list = [&](const BackendPool& pool, const std::vector<HttpUrl>& urls,
+                        BackendRole role) {
+    for (std::size_t i = 0; i < urls.size(); ++i) {
+      JsonWriter json;
+      json.string("url", Target{urls[i], i}.text());
+      json.string("role", backend_role_name(role));
+      json.string("state", backend_state_name(pool.state(i)));
+      json.integer("failures", pool.failures(i));
+      instances.push_back(json.take());
+    }
+  };
+  list(prefill_, options_.prefill, BackendRole::kPrefill);
+  list(decode_, options_.decode, BackendRole::kDecode);
+  const bool ready = !draining_until_ && decode_.any_ready();
+  JsonWriter json;
+  json.string("status", draining_until_ ? "draining" : ready ? "ready" : "no decode instance");
+  json.json("instances", json_array_of(instances, [](const std::string& text) { return text; }));
+  HttpResponse response = json_response(ready ? 200 : 503, json.take());
+  if (!ready) response.headers.add("Retry-After", "1");
+  responder.respond(std::move(response));
+}
+
+// What a decode instance says of its models is what the router says.
+void Proxy::pass_models(const HttpRequest& request, HttpResponder responder) {
+  const std::uint64_t number = next_number_++;
+  const HttpUrl& url = options_.decode[decode_.pick({})];
+  HttpCallOptions call{.host = url.host,
+                       .port = url.port,
+                       .target = "/v1/models",
+                       .connect_timeout = options_.connect_timeout};
+  if (const auto key = request.headers.find("Authorization")) {
+    call.headers.add("Authorization", std::string(*key));
+  }
+  responder.on_disconnect([this, number] { calls_.erase(number); });
+  const auto done = [this, number,
+                     responder = std::make_shared<HttpResponder>(std::move(responder))](
+                        Result<HttpResponse> response) {
+    responder->respond(response ? json_response(response->status, response->body)
+                                : error_response(response.error(), 502));
+    calls_.erase(number);
+  };
+  calls_[number] = HttpCall::start(loop_, std::move(call), done);
+}
+
+void Proxy::probe(BackendRole role, Instant now) {
+  for (const BackendPool::Probe& due : pool(role).take_probes(now)) {
+    const HttpUrl& url = urls(role)[due.backend];
+    const std::uint64_t number = next_number_++;
+    calls_[number] = HttpCall::start(
+        loop_,
+        {.host = url.host,
+         .port = url.port,
+         .target = std::string(due.target),
+         .connect_timeout = kProbeTimeout,
+         .timeout = kProbeTimeout},
+        [this, number, role, backend = due.backend](const Result<HttpResponse>& response) {
+          const BackendState before = pool(role).state(backend);
+          const auto status = response ? std::optional<int>(response->status) : std::nullopt;
+          if (pool(role).on_probe(backend, status, loop_.now())) {
+            tell_backend(role, backend, before);
+          }
+          calls_.erase(number);
+        });
+  }
+}
+
+void Proxy::on_call_died(BackendRole role, const std::optional<Target>& target) {
+  if (!target || !target->backend) return;
+  const BackendState before = pool(role).state(*target->backend);
+  if (pool(role).on_call_died(*target->backend)) tell_backend(role, *target->backend, before);
+}
+
+void Proxy::tell_backend(BackendRole role, std::size_t backend, BackendState before) {
+  const BackendState state = pool(role).state(backend);
+  const std::string url = Target{urls(role)[backend], backend}.text();
+  metrics_.set_backend({.url = url, .role = role, .is_up = state == BackendState::kReady});
+  const bool was_known = before == BackendState::kBusy || before == BackendState::kDown;
+  if (state == BackendState::kDown) tell("backend_down", "", url);
+  if (state == BackendState::kBusy) tell("backend_busy", "", url);
+  if (state == BackendState::kReady && was_known) tell("backend_up", "", url);
+}
+
+// L10. A release that meets no P is tried once more; then the lease ends by itself.
+void Proxy::release(const Target& prefill, const LeaseId& lease, bool again) {
+  const std::uint64_t number = next_number_++;
+  HttpCallOptions call{.host = prefill.url.host,
+                       .port = prefill.url.port,
+                       .method = "DELETE",
+                       .target = "/kvlease/v1/leases/" + lease.str(),
+                       .connect_timeout = options_.connect_timeout,
+                       .timeout = kReleaseTimeout};
+  if (!options_.peer_key.empty()) call.headers.add(std::string(kPeerKeyHeader), options_.peer_key);
+  const auto done = [this, number](const Result<HttpResponse>& response) {
+    const auto it = releases_.find(number);
+    const Release release = std::move(it->second);
+    releases_.erase(it);
+    const bool known = response && (response->status == 200 || response->status == 404);
+    if (!known && !release.again) return this->release(release.prefill, release.lease, true);
+    const ReleaseResult result = !known                    ? ReleaseResult::kFailed
+                                 : response->status == 200 ? ReleaseResult::kReleased
+                                                           : ReleaseResult::kNotFound;
+    metrics_.on_released(result);
+    tell("released", "", release.lease.str() + ": " + std::string(release_result_name(result)));
+  };
+  releases_.emplace(number,
+                    Release{.prefill = prefill, .lease = lease, .again = again, .call = {}});
+  releases_.at(number).call = HttpCall::start(loop_, std::move(call), done);
+}
+
+void Proxy::tell(std::string_view event, std::string_view request, std::string_view detail) {
+  if (!options_.on_event) return;
+  JsonWriter json;
+  json.number("t_s", to_seconds(loop_.now().time_since_epoch()));
+  json.string("event", event);
+  if (!request.empty()) json.string("request", request);
+  if (!detail.empty()) json.string("detail", detail);
+  options_.on_event(json.take());
+}
+
+}  // namespace kvlease

@@ -1,0 +1,143 @@
+// The router as a server: takes clients' requests, has them prefilled on one instance and decoded
+// on another, passes the answer on byte for byte, and gives leases back that nobody will read. What
+// happens when is the table of kvlease/route; this does it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvlease/base/result.h"
+#include "kvlease/base/time.h"
+#include "kvlease/obs/route_metrics.h"
+#include "kvlease/route/backends.h"
+#include "kvlease/route/bodies.h"
+#include "kvlease/route/routed_request.h"
+#include "kvlease/runtime/http_client.h"
+#include "kvlease/runtime/http_server.h"
+#include "kvlease/runtime/loop.h"
+
+namespace kvlease {
+
+struct ProxyOptions {
+  std::string host = "127.0.0.1";
+  std::uint16_t port = 0;
+  std::vector<HttpUrl> prefill;  // at least one of each; targets are not used
+  std::vector<HttpUrl> decode;
+  std::vector<std::string> allow_peers;  // other hosts that x-prefiller-host-port may name
+  std::string api_key;                   // guards /v1/; empty: none
+  std::string peer_key;                  // shown when a lease is given back (L51)
+  ReleaseBy release_by = ReleaseBy::kDecoder;
+  Duration connect_timeout = std::chrono::seconds{2};
+  Duration prefill_timeout = std::chrono::seconds{120};  // of a whole leg
+  Duration decode_timeout = std::chrono::seconds{600};
+  Duration drain_timeout = std::chrono::seconds{30};
+  std::size_t requests_max = 4096;  // under way; more get 503 (L43)
+  std::uint64_t seed = 0;           // of the probes' jitter and of request ids
+  // Called with every event as one JSON object; empty: nobody listens.
+  std::function<void(std::string_view json)> on_event;
+};
+
+class Proxy {
+ public:
+  // Errors: the server's. `loop` outlives this.
+  static Result<std::unique_ptr<Proxy>> start(EventLoop& loop, ProxyOptions options);
+  Proxy(const Proxy&) = delete;
+  Proxy& operator=(const Proxy&) = delete;
+  ~Proxy();
+
+  std::uint16_t port() const { return server_->port(); }
+
+  // One turn of the process's loop: probes what is due. Returns when the next is.
+  Instant turn(Instant now);
+
+  // Refuses new requests from now on; those under way go on for drain_timeout at most.
+  void drain(Instant now);
+  // True when draining and nothing is under way any more, or after the limit.
+  bool drained(Instant now) const;
+
+ private:
+  // One instance, or a host that a client has named.
+  struct Target {
+    HttpUrl url;
+    std::optional<std::size_t> backend;  // in its role's pool; none: named by the client
+
+    std::string text() const { return "http://" + host_and_port(url.host, url.port); }
+  };
+  // One client's request.
+  struct Routed {
+    std::uint64_t number = 0;
+    std::string request_id;
+    std::string path;
+    HttpHeaders headers;  // as both legs get them
+    ClientBody body;
+    std::optional<Target> chosen_prefill;  // by the client
+    HttpResponder responder;
+    Instant arrived_at{};
+    RoutedState state = RoutedState::kPrefilling;
+    std::optional<Target> prefill;  // of the present attempt
+    std::optional<Target> decode;
+    std::optional<Handoff> handoff;
+    HttpCall call;                               // the leg under way
+    std::optional<HttpResponse> reply;           // P's refusal, or the head of D's answer
+    Error failure{ErrorCode::kUnavailable, ""};  // why the last leg failed
+    int failure_status = 502;
+  };
+  // One lease that is being given back.
+  struct Release {
+    Target prefill;
+    LeaseId lease;
+    bool again = false;  // the second attempt
+    HttpCall call;
+  };
+
+  Proxy(EventLoop& loop, ProxyOptions options);
+
+  // proxy.cc
+  void handle(HttpRequest request, HttpResponder responder);
+  void answer_ready(HttpResponder responder) const;
+  void pass_models(const HttpRequest& request, HttpResponder responder);
+  void probe(BackendRole role, Instant now);
+  void on_call_died(BackendRole role, const std::optional<Target>& target);
+  void tell_backend(BackendRole role, std::size_t backend, BackendState before);
+  BackendPool& pool(BackendRole role);
+  const std::vector<HttpUrl>& urls(BackendRole role) const;
+  void release(const Target& prefill, const LeaseId& lease, bool again);
+  void tell(std::string_view event, std::string_view request, std::string_view detail);
+
+  // proxy_request.cc
+  void route(HttpRequest request, HttpResponder responder);
+  Result<std::optional<Target>> chosen_prefill(const HttpRequest& request) const;
+  void apply(std::uint64_t number, RoutedEvent event);
+  void act(Routed& routed, RoutedAction action);
+  void end_lease(Routed& routed, LeaseAction action);
+  void start_prefill(Routed& routed);
+  void on_prefill_done(std::uint64_t number, const Result<HttpResponse>& response);
+  void start_decode(Routed& routed, std::string body);
+  void on_decode_head(std::uint64_t number, const HttpResponse& head);
+  void on_decode_done(std::uint64_t number, const Result<HttpResponse>& response);
+  void note_failure(Routed& routed, const Target& target, const Result<HttpResponse>& response);
+  void finish(Routed& routed, RouteOutcome outcome);
+  HttpCallOptions leg(const Routed& routed, const Target& target, std::string body,
+                      Duration timeout) const;
+
+  EventLoop& loop_;
+  ProxyOptions options_;
+  RouteMetrics metrics_;
+  BackendPool prefill_;
+  BackendPool decode_;
+  Prng ids_;
+  std::optional<HttpServer> server_;
+  std::map<std::uint64_t, std::unique_ptr<Routed>> routed_;
+  std::map<std::uint64_t, Release> releases_;
+  std::map<std::uint64_t, HttpCall> calls_;  // probes, and answers that are only passed on
+  std::uint64_t next_number_ = 1;
+  std::optional<Instant> draining_until_;
+};
+
+}  // namespace kvlease

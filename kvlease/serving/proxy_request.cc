@@ -1,0 +1,255 @@
+// One routed request: its legs, and what the table of kvlease/route says to do about them.
+#include <algorithm>
+#include <utility>
+
+#include "kvlease/base/check.h"
+#include "kvlease/base/hex.h"
+#include "kvlease/base/text.h"
+#include "kvlease/serving/access.h"
+#include "kvlease/serving/answers.h"
+#include "kvlease/serving/proxy.h"
+
+namespace kvlease {
+namespace {
+
+constexpr std::string_view kRequestIdHeader = "X-Request-Id";
+constexpr std::string_view kPrefillerHeader = "x-prefiller-host-port";
+constexpr std::size_t kRequestIdBytesMax = 256;
+
+// What belongs to one connection, to the router, or is made anew for each leg.
+constexpr std::string_view kNotForwarded[] = {
+    "Host",         "Connection",     "Keep-Alive",          "Proxy-Connection",
+    "TE",           "Trailer",        "Transfer-Encoding",   "Upgrade",
+    "Expect",       "Content-Length", "Proxy-Authorization", "Proxy-Authenticate",
+    kPeerKeyHeader, kPrefillerHeader, kRequestIdHeader};
+
+HttpHeaders end_to_end(const HttpHeaders& headers) {
+  HttpHeaders kept;
+  for (const HttpHeader& header : headers) {
+    const bool dropped = std::ranges::any_of(
+        kNotForwarded, [&](std::string_view name) { return same_header_name(name, header.name); });
+    if (!dropped) kept.add(header.name, header.value);
+  }
+  return kept;
+}
+
+}  // namespace
+
+// The first instance that the client's header names and that it may name: one of ours, or on a host
+// that the operator allows. The router must not be a way to call anybody else.
+Result<std::optional<Proxy::Target>> Proxy::chosen_prefill(const HttpRequest& request) const {
+  const auto header = request.headers.find(kPrefillerHeader);
+  if (!header) return std::nullopt;
+  const std::string_view first = header->substr(0, header->find(','));
+  const auto url = parse_http_url("http://" + std::string(first));
+  if (!url) return std::unexpected(url.error());
+  const auto found = std::ranges::find_if(options_.prefill, [&](const HttpUrl& ours) {
+    return ours.host == url->host && ours.port == url->port;
+  });
+  if (found != options_.prefill.end()) {
+    return Target{*found, static_cast<std::size_t>(found - options_.prefill.begin())};
+  }
+  if (std::ranges::count(options_.allow_peers, url->host) > 0) return Target{*url, {}};
+  return error(ErrorCode::kInvalidArgument,
+               std::string(kPrefillerHeader) + " names " + std::string(first) +
+                   ", which is no --prefill instance and on no --allow-peer host");
+}
+
+void Proxy::route(HttpRequest request, HttpResponder responder) {
+  if (draining_until_) {
+    return responder.respond(error_response({ErrorCode::kUnavailable, "this router is draining"}));
+  }
+  if (routed_.size() >= options_.requests_max) {  // L43
+    return responder.respond(error_response(
+        {ErrorCode::kResourceExhausted, std::to_string(routed_.size()) +
+                                            " requests are under way (--max-requests): try again "
+                                            "later"}));
+  }
+  auto chosen = chosen_prefill(request);
+  if (!chosen) return responder.respond(error_response(chosen.error()));
+  auto body = ClientBody::parse(std::move(request.body));
+  if (!body) return responder.respond(error_response(body.error()));
+  std::string request_id(request.headers.find(kRequestIdHeader).value_or(""));
+  if (request_id.empty() || request_id.size() > kRequestIdBytesMax ||
+      !is_printable_ascii(request_id)) {
+    request_id = to_hex(ids_.next()) + to_hex(ids_.next());
+  }
+  const std::uint64_t number = next_number_++;
+  auto routed = std::make_unique<Routed>(Routed{.number = number,
+                                                .request_id = request_id,
+                                                .path = request.path,
+                                                .headers = end_to_end(request.headers),
+                                                .body = *std::move(body),
+                                                .chosen_prefill = *std::move(chosen),
+                                                .responder = std::move(responder),
+                                                .arrived_at = loop_.now()});
+  routed->headers.add(std::string(kRequestIdHeader), request_id);
+  routed->responder.on_disconnect([this, number] { apply(number, RoutedEvent::kClientGone); });
+  metrics_.on_request_begun();
+  Routed& added = *routed_.emplace(number, std::move(routed)).first->second;
+  start_prefill(added);
+}
+
+void Proxy::apply(std::uint64_t number, RoutedEvent event) {
+  Routed& routed = *routed_.at(number);
+  const RoutedTransition* row = find_routed_transition(routed.state, event);
+  KVL_CHECK(row != nullptr, "an event that this state of a routed request does not know");
+  routed.state = row->to;
+  end_lease(routed, row->lease);
+  act(routed, row->action);
+}
+
+void Proxy::end_lease(Routed& routed, LeaseAction action) {
+  const bool due = action == LeaseAction::kRelease ||
+                   (action == LeaseAction::kReleaseIfRouter && routed.handoff &&
+                    routed.handoff->release_by == ReleaseBy::kRouter);
+  if (due && routed.handoff && routed.handoff->lease) {
+    release(*routed.prefill, *routed.handoff->lease, false);
+  }
+}
+
+void Proxy::act(Routed& routed, RoutedAction action) {
+  switch (action) {
+    case RoutedAction::kStartPrefill:
+      metrics_.on_retried();
+      tell("retried", routed.request_id, routed.failure.message);
+      return start_prefill(routed);
+    case RoutedAction::kStartDecode:
+      metrics_.on_prefilled();
+      return start_decode(routed, routed.body.decode_body(routed.handoff->kv_transfer_params));
+    case RoutedAction::kStartDecodeAlone:
+      tell("decode_alone", routed.request_id, routed.failure.message);
+      return start_decode(routed, routed.body.original());
+    case RoutedAction::kAnswerRefusal:
+      routed.responder.respond(*std::move(routed.reply));
+      return finish(routed, RouteOutcome::kClientError);
+    case RoutedAction::kPassHead:
+      metrics_.on_first_byte(loop_.now() - routed.arrived_at);
+      tell("first_byte", routed.request_id, routed.decode->text());
+      routed.responder.start_stream(routed.reply->status, end_to_end(routed.reply->headers));
+      return;
+    case RoutedAction::kFinish:
+      routed.responder.finish();
+      return finish(routed, routed.reply->status < 400 ? RouteOutcome::kCompleted
+                                                       : RouteOutcome::kClientError);
+    case RoutedAction::kCut:
+      return finish(routed, RouteOutcome::kCutShort);
+    case RoutedAction::kFail:
+      routed.responder.respond(error_response(routed.failure, routed.failure_status));
+      return finish(routed, RouteOutcome::kUnavailable);
+    case RoutedAction::kCancel:
+      tell("client_gone", routed.request_id, "");
+      return finish(routed, RouteOutcome::kClientGone);
+  }
+}
+
+// Dropping the request cancels its leg, and cuts an answer that is not whole.
+void Proxy::finish(Routed& routed, RouteOutcome outcome) {
+  metrics_.on_request_ended(outcome);
+  tell("done", routed.request_id, route_outcome_name(outcome));
+  routed_.erase(routed.number);
+}
+
+HttpCallOptions Proxy::leg(const Routed& routed, const Target& target, std::string body,
+                           Duration timeout) const {
+  return {.host = target.url.host,
+          .port = target.url.port,
+          .method = "POST",
+          .target = routed.path,
+          .headers = routed.headers,
+          .body = std::move(body),
+          .connect_timeout = options_.connect_timeout,
+          .timeout = timeout};
+}
+
+void Proxy::start_prefill(Routed& routed) {
+  const auto before = routed.prefill ? routed.prefill->backend : std::nullopt;
+  if (routed.chosen_prefill) {
+    routed.prefill = routed.chosen_prefill;
+  } else {
+    const std::size_t backend = prefill_.pick(before);
+    routed.prefill = Target{options_.prefill[backend], backend};
+  }
+  routed.handoff.reset();
+  tell("prefilling", routed.request_id, routed.prefill->text());
+  routed.call = HttpCall::start(
+      loop_, leg(routed, *routed.prefill, routed.body.prefill_body(), options_.prefill_timeout),
+      [this, number = routed.number](const Result<HttpResponse>& response) {
+        on_prefill_done(number, response);
+      });
+}
+
+void Proxy::on_prefill_done(std::uint64_t number, const Result<HttpResponse>& response) {
+  Routed& routed = *routed_.at(number);
+  if (response && response->status / 100 == 2) {
+    routed.handoff = take_handoff(response->body, options_.release_by);
+    if (routed.handoff) return apply(number, RoutedEvent::kPrefilled);
+    routed.failure = {ErrorCode::kUnavailable,
+                      routed.prefill->text() + " answered without kv_transfer_params"};
+    metrics_.on_decoded_alone(DecodeAloneCause::kNoParams);
+    return apply(number, RoutedEvent::kPrefilledWithoutHandoff);
+  }
+  if (response && response->status / 100 == 4) {
+    routed.reply = HttpResponse{.status = response->status,
+                                .headers = end_to_end(response->headers),
+                                .body = response->body};
+    return apply(number, RoutedEvent::kPrefillRefused);
+  }
+  note_failure(routed, *routed.prefill, response);
+  if (!response) on_call_died(BackendRole::kPrefill, routed.prefill);
+  metrics_.on_decoded_alone(response ? DecodeAloneCause::kPrefillError
+                            : response.error().code == ErrorCode::kTimeout
+                                ? DecodeAloneCause::kPrefillTimeout
+                                : DecodeAloneCause::kPrefillUnreachable);
+  apply(number, RoutedEvent::kPrefillFailed);
+}
+
+void Proxy::start_decode(Routed& routed, std::string body) {
+  const auto before = routed.decode ? routed.decode->backend : std::nullopt;
+  const std::size_t backend = decode_.pick(before);
+  routed.decode = Target{options_.decode[backend], backend};
+  tell("decoding", routed.request_id, routed.decode->text());
+  const std::uint64_t number = routed.number;
+  HttpCallOptions call = leg(routed, *routed.decode, std::move(body), options_.decode_timeout);
+  call.on_head = [this, number](const HttpResponse& head) { on_decode_head(number, head); };
+  call.on_body = [this, number](std::string_view piece) {
+    routed_.at(number)->responder.write(piece);
+  };
+  routed.call = HttpCall::start(
+      loop_, std::move(call),
+      [this, number](const Result<HttpResponse>& response) { on_decode_done(number, response); });
+}
+
+void Proxy::on_decode_head(std::uint64_t number, const HttpResponse& head) {
+  Routed& routed = *routed_.at(number);
+  if (head.status >= 500) {
+    note_failure(routed, *routed.decode, head);
+    return apply(number, RoutedEvent::kDecodeFailed);
+  }
+  routed.reply = head;
+  apply(number, head.status < 400 ? RoutedEvent::kDecodeAnswered : RoutedEvent::kDecodeRefused);
+}
+
+void Proxy::on_decode_done(std::uint64_t number, const Result<HttpResponse>& response) {
+  if (response) return apply(number, RoutedEvent::kDecodeEnded);
+  Routed& routed = *routed_.at(number);
+  note_failure(routed, *routed.decode, response);
+  on_call_died(BackendRole::kDecode, routed.decode);
+  apply(number, RoutedEvent::kDecodeFailed);
+}
+
+// What the client is told when no attempt is left.
+void Proxy::note_failure(Routed& routed, const Target& target,
+                         const Result<HttpResponse>& response) {
+  if (!response) {
+    routed.failure = response.error();
+    routed.failure_status = response.error().code == ErrorCode::kTimeout ? 504 : 502;
+    return;
+  }
+  routed.failure = {ErrorCode::kUnavailable,
+                    target.text() + " answered with HTTP " + std::to_string(response->status)};
+  routed.failure_status =
+      response->status == 503 || response->status == 504 ? response->status : 502;
+}
+
+}  // namespace kvlease
