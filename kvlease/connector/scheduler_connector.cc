@@ -15,6 +15,12 @@ constexpr std::size_t kEventsMax = 65'536;
 
 }  // namespace
 
+EngineShape engine_shape(const EngineFacts& facts) {
+  return {.tp_size = facts.tp_size,
+          .num_kv_heads = facts.identity.num_kv_heads,
+          .block_size = facts.identity.block_size};
+}
+
 SchedulerConnector::SchedulerConnector(const SchedulerConnectorOptions& options)
     : options_(options),
       leases_({.tp = options.facts.tp_size,

@@ -24,6 +24,7 @@
 #include "kvlease/base/result.h"
 #include "kvlease/base/time.h"
 #include "kvlease/connector/step_metadata.h"
+#include "kvlease/connector/transfer_plan.h"
 #include "kvlease/core/counters.h"
 #include "kvlease/core/engine_leases.h"
 #include "kvlease/core/handshake_tracker.h"
@@ -46,6 +47,8 @@ struct EngineFacts {
   std::string advertise_host;  // what peers are given
   std::uint16_t advertise_port = 0;
 };
+
+EngineShape engine_shape(const EngineFacts& facts);
 
 struct SchedulerConnectorOptions {
   EngineFacts facts;

@@ -117,7 +117,9 @@ class SchedulerConnectorTest : public testing::Test {
 TEST_F(SchedulerConnectorTest, APeerWithBlocksOfAnotherLengthIsRefused) {
   ask({{.base_address = 4096, .block_len_bytes = 128}});
   EXPECT_EQ(connector_.counters().value(Counter::kHandshakesFailed), 1u);
-  EXPECT_EQ(refusal(), "a block of the peer's region 0 has 128 bytes, here it has 64");
+  EXPECT_EQ(refusal(),
+            "a block of the peer's region 0 has 128 bytes, here it has 64, for 8 and 8 heads times "
+            "tokens of K and V");
   EXPECT_TRUE(connector_.build_connector_meta(at(0)).peers_to_add.empty());
 }
 

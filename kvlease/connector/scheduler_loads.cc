@@ -90,7 +90,7 @@ Result<void> SchedulerConnector::check_reference(const Load& load, const Peer& p
     }
   }
   const std::uint64_t capacity =
-      groups.front().size() * std::uint64_t{options_.facts.identity.block_size};
+      groups.front().size() * std::uint64_t{peer.reply.identity.block_size};
   if (groups.front().empty() || params.remote_num_tokens.value_or(0) > capacity ||
       load.num_usable_tokens > capacity) {
     return invalid("remote_block_ids lists fewer blocks than the tokens need");
@@ -226,22 +226,26 @@ void SchedulerConnector::update_state_after_alloc(const RequestView& request,
 // (H06).
 void SchedulerConnector::plan_read(const RequestId& id, Load& load, const Allocation& allocation) {
   const std::uint32_t block_size = options_.facts.identity.block_size;
+  const std::uint32_t remote_block_size = peers_.at(*load.peer).reply.identity.block_size;
   const auto& remote = load.params.remote_block_ids->front();
   const std::size_t first = allocation.num_computed_tokens / block_size;
   const std::size_t end = (load.num_usable_tokens + block_size - 1) / block_size;
-  KVL_CHECK(end <= remote.size() && end <= allocation.block_ids.size() && first < end,
+  const std::size_t remote_first = first * (block_size / remote_block_size);
+  const std::size_t remote_end =
+      (load.num_usable_tokens + remote_block_size - 1) / remote_block_size;
+  KVL_CHECK(remote_end <= remote.size() && end <= allocation.block_ids.size() && first < end,
             "the reference was checked and the engine has allocated for it");
   RecvRequest order{.request = id,
                     .peer = *load.peer,
                     .lease = *load.params.remote_request_id,
                     .slot = load.params.kvlease ? load.params.kvlease->slot : kRankSlot,
                     .word = load.params.kvlease ? load.params.kvlease->word : 0};
-  const auto take = [&](auto& list) {
-    return std::vector<BlockId>(list.begin() + static_cast<std::ptrdiff_t>(first),
-                                list.begin() + static_cast<std::ptrdiff_t>(end));
+  const auto take = [](std::span<const BlockId> list, std::size_t from, std::size_t to) {
+    const auto taken = list.subspan(from, to - from);
+    return std::vector<BlockId>(taken.begin(), taken.end());
   };
-  order.local_block_ids = take(allocation.block_ids);
-  order.remote_block_ids = take(remote);
+  order.local_block_ids = take(allocation.block_ids, first, end);
+  order.remote_block_ids = take(remote, remote_first, remote_end);
   next_.reqs_to_recv.push_back(std::move(order));
   load.blocks_to_read = end - first;
   apply(load, RemoteRequestEvent::kReadPosted);

@@ -11,20 +11,29 @@ namespace {
 // What is prepared for one rank of a peer at most: blocks times regions (L43).
 constexpr std::size_t kDescriptorsMax = std::size_t{1} << 24;
 
-// Region by region, a peer's block must be as long as ours: what does not pair is refused before
-// anything is read (L30, L37).
-Result<void> check_regions(const RankMetadata& ours, const RankMetadata& theirs) {
+// Region by region, a token of one head must be as long in a peer's block as in ours: what does not
+// pair is refused before anything is read (L30, L37).
+Result<void> check_regions(const EngineShape& our_shape, const RankMetadata& ours,
+                           const EngineShape& their_shape, const RankMetadata& theirs) {
   if (ours.regions.size() != theirs.regions.size()) {
     return error(ErrorCode::kIncompatible, "the peer has " + std::to_string(theirs.regions.size()) +
                                                " regions on a rank, this engine " +
                                                std::to_string(ours.regions.size()));
   }
   for (std::size_t i = 0; i < ours.regions.size(); ++i) {
-    if (ours.regions[i].block_len_bytes == theirs.regions[i].block_len_bytes) continue;
+    const std::uint64_t our_len = ours.regions[i].block_len_bytes;
+    const std::uint64_t their_len = theirs.regions[i].block_len_bytes;
+    const std::uint64_t our_units = units_per_block(our_shape);
+    const std::uint64_t their_units = units_per_block(their_shape);
+    const bool same = our_units == their_units && our_len == their_len;
+    const bool fits = our_len % our_units == 0 && their_len % their_units == 0 &&
+                      our_len / our_units == their_len / their_units;
+    if (same || fits) continue;
     return error(ErrorCode::kIncompatible,
                  "a block of the peer's region " + std::to_string(i) + " has " +
-                     std::to_string(theirs.regions[i].block_len_bytes) + " bytes, here it has " +
-                     std::to_string(ours.regions[i].block_len_bytes));
+                     std::to_string(their_len) + " bytes, here it has " + std::to_string(our_len) +
+                     ", for " + std::to_string(their_units) + " and " + std::to_string(our_units) +
+                     " heads times tokens of K and V");
   }
   return {};
 }
@@ -38,9 +47,14 @@ Result<void> SchedulerConnector::check_reply(const PeerAddress& address,
   const auto fits = check_handshake_reply(*reply, handshake_request(address),
                                           options_.config.enforce_handshake_compat);
   if (!fits) return fits;
-  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+  const EngineShape ours = engine_shape(options_.facts);
+  const EngineShape theirs_shape{.tp_size = static_cast<std::uint32_t>(reply->ranks.size()),
+                                 .num_kv_heads = ours.num_kv_heads,
+                                 .block_size = reply->identity.block_size};
+  if (const auto divide = check_shapes(ours, theirs_shape); !divide) return divide;
+  for (std::size_t rank = 0; rank < reply->ranks.size(); ++rank) {
     const RankMetadata& theirs = reply->ranks[rank];
-    const auto regions_fit = check_regions(ranks_[rank], theirs);
+    const auto regions_fit = check_regions(ours, ranks_.front(), theirs_shape, theirs);
     if (!regions_fit) return regions_fit;
     if (theirs.num_blocks != reply->ranks.front().num_blocks ||
         theirs.num_blocks * theirs.regions.size() > kDescriptorsMax) {
@@ -127,7 +141,10 @@ void SchedulerConnector::on_new_peer(const PeerAddress& address, const Handshake
   const PeerId id(next_peer_++);
   peers_.emplace(id, Peer{address, reply});
   ready_.emplace(address, id);
-  next_.peers_to_add.push_back({.peer = id, .engine = reply.engine_id, .ranks = reply.ranks});
+  next_.peers_to_add.push_back({.peer = id,
+                                .engine = reply.engine_id,
+                                .block_size = reply.identity.block_size,
+                                .ranks = reply.ranks});
   for (auto& [request, load] : loads_) {  // L16: reads that run on are renewed over the successor
     const bool reading = load.state == RemoteRequestState::kLoading ||
                          load.state == RemoteRequestState::kAbortedLoading;

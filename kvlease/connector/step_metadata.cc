@@ -19,7 +19,7 @@ auto fields(Like<RankMetadata> auto& v) {
   return std::tie(v.rank, v.agent_name, v.agent_metadata, v.num_blocks, v.regions,
                   v.entries_address, v.entries_count);
 }
-auto fields(Like<PeerToAdd> auto& v) { return std::tie(v.peer, v.engine, v.ranks); }
+auto fields(Like<PeerToAdd> auto& v) { return std::tie(v.peer, v.engine, v.block_size, v.ranks); }
 auto fields(Like<RecvRequest> auto& v) {
   return std::tie(v.request, v.peer, v.lease, v.slot, v.word, v.local_block_ids,
                   v.remote_block_ids);

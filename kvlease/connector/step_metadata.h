@@ -26,11 +26,13 @@ namespace kvlease {
 struct PeerToAdd {
   PeerId peer;
   EngineId engine;
+  std::uint32_t block_size = 0;  // tokens; ours is a multiple of it (L30)
   std::vector<RankMetadata> ranks;
   bool operator==(const PeerToAdd&) const = default;
 };
 
-// One request's read, the same on every rank: remote_block_ids[i] goes into local_block_ids[i].
+// One request's read, the same on every rank: the remote blocks fill the local ones in order, as
+// many in each as the sizes of the blocks say; the last one may stay short.
 struct RecvRequest {
   RequestId request;
   PeerId peer;

@@ -56,7 +56,8 @@ class Draw {
   ConnectorMetadata metadata() {
     return {.peers_to_remove = list([this] { return peer(); }),
             .peers_to_add = list([this] {
-              return PeerToAdd{peer(), EngineId(text()), list([this] { return rank(); })};
+              return PeerToAdd{peer(), EngineId(text()), static_cast<std::uint32_t>(number()),
+                               list([this] { return rank(); })};
             }),
             .reqs_to_recv = list([this] {
               return RecvRequest{request(), peer(), lease(), slot(), number(), blocks(), blocks()};

@@ -26,21 +26,6 @@ constexpr std::uint32_t kRefusalsMax = 3;
 constexpr Duration kRenewalBackOffMin = std::chrono::seconds{1};
 constexpr Duration kRenewalBackOffMax = std::chrono::seconds{60};
 
-std::vector<MemoryRegion> block_descriptors(std::span<const KvRegion> regions,
-                                            std::uint32_t num_blocks) {
-  std::vector<MemoryRegion> descriptors;
-  descriptors.reserve(regions.size() * num_blocks);
-  for (const KvRegion& region : regions) {
-    for (std::uint64_t block = 0; block < num_blocks; ++block) {
-      descriptors.push_back({.address = region.base_address + block * region.block_len_bytes,
-                             .length_bytes = region.block_len_bytes,
-                             .kind = region.kind,
-                             .device = region.device});
-    }
-  }
-  return descriptors;
-}
-
 std::vector<MemoryRegion> entry_descriptors(std::uint64_t address, std::uint32_t count) {
   std::vector<MemoryRegion> descriptors;
   descriptors.reserve(count);
@@ -90,13 +75,9 @@ Result<void> WorkerConnector::register_kv_caches() {
   for (const MemoryRegion& region : memory) {
     if (const auto registered = transport_->register_memory(region); !registered) return registered;
   }
-  const auto blocks =
-      transport_->prepare_local(block_descriptors(caches_.regions, caches_.num_blocks));
-  if (!blocks) return std::unexpected(blocks.error());
   const auto landing = transport_->prepare_local(entry_descriptors(
       address_of(caches_.landing), static_cast<std::uint32_t>(caches_.landing.size())));
   if (!landing) return std::unexpected(landing.error());
-  local_blocks_list_ = *blocks;
   landing_list_ = *landing;
   has_memory_ = true;
   return {};
@@ -124,7 +105,7 @@ void WorkerConnector::begin_turn(Instant wake_requested, Instant now) {
 
 void WorkerConnector::start_load_kv(const ConnectorMetadata& metadata, Instant now) {
   for (const PeerId id : metadata.peers_to_remove) {
-    if (const auto it = peers_.find(id); it != peers_.end()) it->second.removing = true;
+    for (auto& [key, peer] : ranks_of(id)) peer.removing = true;
     std::erase_if(peers_waiting_, [id](const PeerToAdd& order) { return order.peer == id; });
   }
   remove_quiet_peers();
@@ -154,7 +135,7 @@ void WorkerConnector::poll(Instant now) {
     it = advance_read(it->second, now) ? reads_.erase(it) : std::next(it);
   }
   fail_due_reads(now);
-  for (auto& [id, peer] : peers_) advance_probe(id, peer, now);
+  for (auto& [key, peer] : peers_) advance_probe(key.first, peer, now);
   remove_quiet_peers();
   renew_refused_agent(now);
   add_waiting_peers(now);
@@ -182,7 +163,7 @@ Instant WorkerConnector::next_deadline(Instant now) {
   const bool probing = std::ranges::any_of(
       peers_, [](const auto& entry) { return entry.second.probe.transfer.has_value(); });
   const bool reading = probing || std::ranges::any_of(reads_, [](const auto& entry) {
-                         return entry.second.transfer.has_value();
+                         return entry.second.in_flight();
                        });
   if (reading || leases_.live() > 0 || leases_.in_batch() > 0) {
     next = earlier(next, transport_->next_poll(reading, now));  // L11
@@ -190,13 +171,22 @@ Instant WorkerConnector::next_deadline(Instant now) {
   return next;
 }
 
+EngineShape WorkerConnector::shape_of(const PeerToAdd& order) const {
+  return {.tp_size = static_cast<std::uint32_t>(order.ranks.size()),
+          .num_kv_heads = options_.shape.num_kv_heads,
+          .block_size = order.block_size};
+}
+
 void WorkerConnector::add_waiting_peers(Instant now) {
   if (!has_memory_) return;  // they wait for the next renewal (L21)
   std::vector<PeerToAdd> still_waiting;
   for (PeerToAdd& order : peers_waiting_) {
-    const AgentName& agent = order.ranks[options_.rank.value()].agent_name;
-    const bool name_in_use =
-        std::ranges::any_of(peers_, [&](const auto& entry) { return entry.second.agent == agent; });
+    const auto paired = paired_ranks(options_.shape, shape_of(order), options_.rank);
+    const bool name_in_use = std::ranges::any_of(peers_, [&](const auto& entry) {
+      return std::ranges::any_of(paired, [&](const PairedRank& pair) {
+        return entry.second.agent == order.ranks[pair.remote.value()].agent_name;
+      });
+    });
     if (name_in_use) {  // L31: never loaded twice; the old one goes when its transfers are final
       still_waiting.push_back(std::move(order));
     } else if (const auto added = add_peer(order, now); !added) {
@@ -206,44 +196,83 @@ void WorkerConnector::add_waiting_peers(Instant now) {
   peers_waiting_ = std::move(still_waiting);
 }
 
+// All ranks that this one is paired with, or none.
 Result<void> WorkerConnector::add_peer(const PeerToAdd& order, Instant now) {
-  const RankMetadata& rank = order.ranks[options_.rank.value()];  // L37: rank to rank
+  for (const PairedRank& pair : paired_ranks(options_.shape, shape_of(order), options_.rank)) {
+    const auto added = add_rank(order, pair, now);
+    if (added) continue;
+    for (auto& [key, peer] : ranks_of(order.peer)) peer.removing = true;
+    return added;
+  }
+  return {};
+}
+
+Result<void> WorkerConnector::add_rank(const PeerToAdd& order, const PairedRank& paired,
+                                       Instant now) {
+  const RankMetadata& rank = order.ranks[paired.remote.value()];  // L37
   const auto name = transport_->add_peer(rank.agent_metadata);
   if (!name) {
     count_refusal(rank.agent_name);
     return std::unexpected(name.error());
   }
   refusals_.erase(*name);
-  const auto refuse = [&](Error why) -> Result<void> {
-    transport_->remove_peer(*name);
-    return std::unexpected(std::move(why));
-  };
-  if (*name != rank.agent_name) {
-    return refuse({ErrorCode::kIncompatible, "the handshake names agent " + rank.agent_name.str() +
-                                                 " but its metadata belongs to " + name->str()});
-  }
-  const auto blocks =
-      transport_->prepare_remote(*name, block_descriptors(rank.regions, rank.num_blocks));
-  if (!blocks) return refuse(blocks.error());
-  DescListHandle entries{};
-  if (rank.entries_count > 0) {
-    const auto list = transport_->prepare_remote(
-        *name, entry_descriptors(rank.entries_address, rank.entries_count));
-    if (!list) {
-      transport_->release_list(*blocks);
-      return refuse(list.error());
-    }
-    entries = *list;
-  }
+  const EngineShape theirs = shape_of(order);
   Peer peer{.engine = order.engine,
             .agent = *name,
             .num_blocks = rank.num_blocks,
             .entries_count = rank.entries_count,
-            .blocks_list = *blocks,
-            .entries_list = entries};
+            .readers = readers_per_rank(options_.shape, theirs)};
+  if (paired.num_heads > 0) peer.plan = plan_block(options_.shape, theirs, paired);
+  Result<void> good = prepare_lists(rank, theirs, peer);
+  if (*name != rank.agent_name) {
+    good = error(ErrorCode::kIncompatible, "the handshake names agent " + rank.agent_name.str() +
+                                               " but its metadata belongs to " + name->str());
+  }
+  if (!good) {
+    release_lists(peer);
+    transport_->remove_peer(*name);
+    return good;
+  }
   peer.probe.turns_moved_at = now;
-  peers_.emplace(order.peer, std::move(peer));
+  peers_.emplace(PeerKey{order.peer, paired.remote}, std::move(peer));
   return {};
+}
+
+Result<void> WorkerConnector::prepare_lists(const RankMetadata& rank, const EngineShape& shape,
+                                            Peer& peer) {
+  if (peer.plan) {
+    const auto local = local_list(peer.plan->local);
+    if (!local) return std::unexpected(local.error());
+    peer.local_list = *local;
+    const auto blocks = transport_->prepare_remote(
+        peer.agent, run_descriptors(rank.regions, rank.num_blocks, shape, peer.plan->remote));
+    if (!blocks) return std::unexpected(blocks.error());
+    peer.blocks_list = *blocks;
+  }
+  if (peer.entries_count > 0) {
+    const auto entries = transport_->prepare_remote(
+        peer.agent, entry_descriptors(rank.entries_address, rank.entries_count));
+    if (!entries) return std::unexpected(entries.error());
+    peer.entries_list = *entries;
+  }
+  return {};
+}
+
+// Our blocks, cut in this way; prepared once.
+Result<DescListHandle> WorkerConnector::local_list(const BlockRuns& runs) {
+  const auto known =
+      std::ranges::find(local_lists_, runs, &decltype(local_lists_)::value_type::first);
+  if (known != local_lists_.end()) return known->second;
+  const auto list = transport_->prepare_local(
+      run_descriptors(caches_.regions, caches_.num_blocks, options_.shape, runs));
+  if (list) local_lists_.emplace_back(runs, *list);
+  return list;
+}
+
+void WorkerConnector::release_lists(const Peer& peer) {
+  for (const auto& list : {peer.blocks_list, peer.entries_list}) {
+    if (list) transport_->release_list(*list);
+  }
 }
 
 void WorkerConnector::count_refusal(const AgentName& agent) {
@@ -279,6 +308,7 @@ Result<RankMetadata> WorkerConnector::renew_agent() {
   if (!renewed) return std::unexpected(renewed.error());
   ++agent_number_;
   peers_.clear();
+  local_lists_.clear();
   transport_ = *renewed;
   if (const auto registered = register_kv_caches(); !registered) {
     return std::unexpected(registered.error());
@@ -293,8 +323,7 @@ void WorkerConnector::remove_quiet_peers() {
       ++it;
       continue;
     }
-    transport_->release_list(peer.blocks_list);
-    if (peer.entries_count > 0) transport_->release_list(peer.entries_list);
+    release_lists(peer);
     transport_->remove_peer(peer.agent);
     it = peers_.erase(it);
   }

@@ -7,20 +7,24 @@
 // (step_metadata.h).
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
+#include <ranges>
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kvlease/base/ids.h"
 #include "kvlease/base/result.h"
 #include "kvlease/base/time.h"
 #include "kvlease/connector/step_metadata.h"
+#include "kvlease/connector/transfer_plan.h"
 #include "kvlease/core/lease_config.h"
 #include "kvlease/core/lease_entries.h"
 #include "kvlease/core/lease_table.h"
@@ -32,6 +36,7 @@ namespace kvlease {
 
 struct WorkerConnectorOptions {
   Rank rank;
+  EngineShape shape;  // of this engine
   LeaseConfig config;
   std::uint32_t word_high = 0;  // of this start's lease entries, the same on all ranks (L22)
   // False only in tests and the demo, to show that validation matters: bytes are used unchecked.
@@ -110,30 +115,54 @@ class WorkerConnector {
     std::map<LeaseId, Acknowledgement> seen;
     std::size_t cursor = 0;  // where the next probe goes on when the cells are too few
   };
+  // One rank of one connection that this rank is paired with (L37).
   struct Peer {
     EngineId engine;
     AgentName agent;
     std::uint32_t num_blocks = 0;
     std::uint32_t entries_count = 0;
-    DescListHandle blocks_list;
-    DescListHandle entries_list;
-    std::uint32_t transfers = 0;      // posted and not final
-    std::uint32_t send_failures = 0;  // in a row (L21)
+    std::uint32_t readers = 1;                  // of our ranks that report to it (L7)
+    std::optional<BlockPlan> plan;              // none: nothing is read from it, it is only told
+    DescListHandle local_list;                  // our blocks as the plan cuts them; shared by peers
+    std::optional<DescListHandle> blocks_list;  // theirs; none without a plan
+    std::optional<DescListHandle> entries_list;  // none for a foreign peer (L28)
+    std::uint32_t transfers = 0;                 // posted and not final
+    std::uint32_t send_failures = 0;             // in a row (L21)
     bool removing = false;
     bool suspect_reported = false;
     Probe probe;
   };
+  using PeerKey = std::pair<PeerId, Rank>;
+  // A read's part from one rank.
+  struct ReadPart {
+    Rank remote;
+    std::uint32_t cell = 0;                  // for the lease's entry there
+    std::optional<TransferHandle> transfer;  // what is in flight; none: what was posted is final
+  };
   struct Read {
     RecvRequest order;
-    std::optional<std::uint32_t> cell;  // none: waits for one, or for its peer to be loaded
-    std::optional<TransferHandle>
-        transfer;  // what is in flight now; none: all that was posted is final
+    std::vector<ReadPart> parts;  // none: waits for landing cells, or for its peer to be loaded
+    std::uint64_t bytes = 0;
     Instant begun_at{};
+
+    bool in_flight() const {
+      return std::ranges::any_of(parts,
+                                 [](const ReadPart& part) { return part.transfer.has_value(); });
+    }
   };
   using ReadIt = std::map<RequestId, Read>::iterator;
 
   void add_waiting_peers(Instant now);
+  auto ranks_of(PeerId id) {
+    return std::ranges::subrange(peers_.lower_bound({id, Rank(0)}),
+                                 peers_.upper_bound({id, Rank(UINT32_MAX)}));
+  }
+  EngineShape shape_of(const PeerToAdd& order) const;
   Result<void> add_peer(const PeerToAdd& order, Instant now);
+  Result<void> add_rank(const PeerToAdd& order, const PairedRank& paired, Instant now);
+  Result<void> prepare_lists(const RankMetadata& rank, const EngineShape& shape, Peer& peer);
+  Result<DescListHandle> local_list(const BlockRuns& runs);
+  void release_lists(const Peer& peer);
   void remove_quiet_peers();
   void count_refusal(const AgentName& agent);
   void renew_refused_agent(Instant now);
@@ -141,11 +170,13 @@ class WorkerConnector {
 
   void begin_read(const RecvRequest& order, Instant now);
   void start_waiting_reads(Instant now);
-  void post_blocks(Read& read, Peer& peer, Instant now);
-  void post_entry(Read& read, Peer& peer);
+  void post_blocks(Read& read, Instant now);
+  bool post_part(Read& read, ReadPart& part);
+  void post_entries(Read& read);
+  void poll_parts(Read& read);
   bool advance_read(Read& read, Instant now);
-  void on_blocks_done(Read& read, Peer& peer, Instant now);
-  void on_entry_done(Read& read, Instant now);
+  void on_blocks_done(Read& read, Instant now);
+  void on_entries_done(Read& read, Instant now);
   void validated(Read& read, Instant now);
   void fail_read(Read& read, TransferEvent event, LoadFailure failure);
   void fail_due_reads(Instant now);
@@ -156,7 +187,7 @@ class WorkerConnector {
   void post_probe(PeerId id, Peer& peer, const HeartbeatInfo& info, Instant now);
   void advance_probe(PeerId id, Peer& peer, Instant now);
   void judge_probe(PeerId id, Peer& peer, Instant now);
-  void suspect(PeerId id, Peer& peer, std::string reason);
+  void suspect(PeerId id, std::string reason);
 
   void drain_notifs(Instant now);
   std::uint32_t take_cell();
@@ -171,9 +202,9 @@ class WorkerConnector {
   LeaseTable leases_;
   StallGrace grace_;
   TransferTracker tracker_;
-  DescListHandle local_blocks_list_;
+  std::vector<std::pair<BlockRuns, DescListHandle>> local_lists_;  // one for each way to cut blocks
   DescListHandle landing_list_;
-  std::map<PeerId, Peer> peers_;
+  std::map<PeerKey, Peer> peers_;
   std::vector<PeerToAdd> peers_waiting_;  // until an older connection to the same agent is gone
   RenewAgent renew_agent_;
   std::uint32_t agent_number_ = 0;

@@ -85,12 +85,14 @@ class WorkerConnectorTest : public testing::Test {
  protected:
   // A worker over `transport` with its memory registered.
   WorkerConnector& make_worker(Transport& transport) {
-    worker_.emplace(WorkerConnectorOptions{.config = {.load_timeout = seconds(60)}, .word_high = 7},
-                    transport,
-                    KvCaches{.regions = {{.base_address = 4096, .block_len_bytes = 64}},
-                             .num_blocks = 8,
-                             .entries = entries_,
-                             .landing = landing_});
+    worker_.emplace(
+        WorkerConnectorOptions{
+            .shape = {.block_size = 16}, .config = {.load_timeout = seconds(60)}, .word_high = 7},
+        transport,
+        KvCaches{.regions = {{.base_address = 4096, .block_len_bytes = 64}},
+                 .num_blocks = 8,
+                 .entries = entries_,
+                 .landing = landing_});
     EXPECT_TRUE(worker_->register_kv_caches());
     return *worker_;
   }
@@ -99,6 +101,7 @@ class WorkerConnectorTest : public testing::Test {
     return {
         .peer = id,
         .engine = EngineId("p"),
+        .block_size = 16,
         .ranks = {{.agent_name = AgentName(name),
                    .agent_metadata = Bytes(as_byte_span(name).begin(), as_byte_span(name).end()),
                    .num_blocks = 8,

@@ -11,8 +11,6 @@ namespace {
 
 constexpr std::uint32_t kSendFailuresMax = 3;    // L21
 constexpr std::uint32_t kUnacknowledgedMax = 3;  // intervals (L25)
-// Equal tp: this rank is the only one of its engine that reports to the paired rank (L7, L37).
-constexpr std::uint32_t kReadersPerRank = 1;
 
 }  // namespace
 
@@ -23,39 +21,44 @@ bool WorkerConnector::send(PeerId id, Peer& peer, std::span<const std::byte> pay
     return true;
   }
   output_.counters.add(Counter::kSendFailures);
-  if (++peer.send_failures >= kSendFailuresMax) suspect(id, peer, sent.error().message);
+  if (++peer.send_failures >= kSendFailuresMax) suspect(id, sent.error().message);
   return false;
 }
 
-void WorkerConnector::suspect(PeerId id, Peer& peer, std::string reason) {
-  if (peer.suspect_reported) return;
-  peer.suspect_reported = true;
-  output_.suspect_peers.push_back({id, std::move(reason)});
+// Once a connection, whichever rank of it gave the reason.
+void WorkerConnector::suspect(PeerId id, std::string reason) {
+  bool reported = false;
+  for (auto& [key, peer] : ranks_of(id)) {
+    reported = reported || peer.suspect_reported;
+    peer.suspect_reported = true;
+  }
+  if (!reported) output_.suspect_peers.push_back({id, std::move(reason)});
 }
 
 void WorkerConnector::send_completion(const CompletionToSend& order) {
-  const auto it = peers_.find(order.peer);
-  if (it == peers_.end()) return;
-  if (send(order.peer, it->second, encode_completion(order.lease, kReadersPerRank))) {
+  for (auto& [key, peer] : ranks_of(order.peer)) {
+    if (!send(order.peer, peer, encode_completion(order.lease, peer.readers))) continue;
     output_.counters.add(Counter::kCompletionsSent);
-    emit({.kind = EventKind::kCompletionSent,
-          .lease = order.lease,
-          .peer = it->second.engine.str()});
+    emit({.kind = EventKind::kCompletionSent, .lease = order.lease, .peer = peer.engine.str()});
   }
 }
 
 void WorkerConnector::send_heartbeat(const HeartbeatInfo& info, Instant now) {
-  const auto it = peers_.find(info.peer);
-  if (it == peers_.end()) return;
-  Peer& peer = it->second;
   const std::size_t bytes_max = std::min<std::size_t>(options_.config.notification_bytes_max,
                                                       transport_->notification_bytes_max());
-  for (const Bytes& message : encode_heartbeat(info.leases, bytes_max)) {
-    if (!send(info.peer, peer, message)) return;
-    output_.counters.add(Counter::kHeartbeatsSent);
+  const std::vector<Bytes> messages = encode_heartbeat(info.leases, bytes_max);
+  for (auto& [key, peer] : ranks_of(info.peer)) {  // L19: read or not
+    const bool sent = std::ranges::all_of(messages, [&](const Bytes& message) {
+      if (!send(info.peer, peer, message)) return false;
+      output_.counters.add(Counter::kHeartbeatsSent);
+      return true;
+    });
+    if (!sent) continue;
+    emit({.kind = EventKind::kHeartbeatSent,
+          .peer = peer.engine.str(),
+          .count = info.leases.size()});
+    post_probe(info.peer, peer, info, now);
   }
-  emit({.kind = EventKind::kHeartbeatSent, .peer = peer.engine.str(), .count = info.leases.size()});
-  post_probe(info.peer, peer, info, now);
 }
 
 // One small read for entry 0 and the queued leases' entries, as many as there are landing cells;
@@ -68,7 +71,7 @@ void WorkerConnector::post_probe(PeerId id, Peer& peer, const HeartbeatInfo& inf
   if (peer.entries_count == 0 || info.probes.empty() || free_cells_.size() < 2) return;
   if (probe.transfer) {  // at most one in flight; without an answer P is stalled (L25)
     if (now - probe.posted_at >= options_.config.load_timeout) {
-      suspect(id, peer, "no answer to a probe of " + peer.agent.str());
+      suspect(id, "no answer to a probe of " + peer.agent.str());
     }
     return;
   }
@@ -83,11 +86,11 @@ void WorkerConnector::post_probe(PeerId id, Peer& peer, const HeartbeatInfo& inf
     slots.push_back(lease.slot.value());
   }
   probe.cursor = (probe.cursor + count) % info.probes.size();
-  const auto posted = transport_->post_read(landing_list_, peer.entries_list,
+  const auto posted = transport_->post_read(landing_list_, *peer.entries_list,
                                             {.local = probe.cells, .remote = slots});
   if (!posted) {
     for (const std::uint32_t cell : probe.cells) put_back_cell(cell);
-    suspect(id, peer, posted.error().message);
+    suspect(id, posted.error().message);
     return;
   }
   probe.transfer = *posted;
@@ -106,7 +109,7 @@ void WorkerConnector::advance_probe(PeerId id, Peer& peer, Instant now) {
   --peer.transfers;
   if (state == TransferState::kDone && !peer.removing) judge_probe(id, peer, now);
   if (state == TransferState::kError) {
-    suspect(id, peer, "a probe of " + peer.agent.str() + " failed");
+    suspect(id, "a probe of " + peer.agent.str() + " failed");
   }
   for (const std::uint32_t cell : probe.cells) put_back_cell(cell);
 }
@@ -119,7 +122,7 @@ void WorkerConnector::judge_probe(PeerId id, Peer& peer, Instant now) {
     probe.turns_seen = turns;
     probe.turns_moved_at = now;
   } else if (now - probe.turns_moved_at >= options_.config.load_timeout) {
-    suspect(id, peer, peer.agent.str() + " has stopped turning");
+    suspect(id, peer.agent.str() + " has stopped turning");
   }
   for (std::size_t i = 0; i < probe.leases.size(); ++i) {
     const ProbedLease& lease = probe.leases[i];
@@ -136,8 +139,7 @@ void WorkerConnector::judge_probe(PeerId id, Peer& peer, Instant now) {
     } else if (turns_moved && ++seen.unchanged >= kUnacknowledgedMax) {
       output_.counters.add(Counter::kHeartbeatsUnacknowledged);
       seen.unchanged = 0;
-      suspect(id, peer,
-              "heartbeats_unacknowledged: " + lease.lease.str() + " at " + peer.agent.str());
+      suspect(id, "heartbeats_unacknowledged: " + lease.lease.str() + " at " + peer.agent.str());
     }
   }
 }

@@ -25,97 +25,139 @@ LeaseEntry WorkerConnector::landed(std::uint32_t cell) const {
 }
 
 void WorkerConnector::begin_read(const RecvRequest& order, Instant now) {
-  KVL_CHECK(order.local_block_ids.size() == order.remote_block_ids.size(),
-            "a read pairs its blocks by position");
   tracker_.begin(order.request, now);
-  reads_.emplace(order.request, Read{.order = order, .cell = {}, .transfer = {}, .begun_at = now});
+  reads_.emplace(order.request, Read{.order = order, .parts = {}, .begun_at = now});
 }
 
 void WorkerConnector::start_waiting_reads(Instant now) {
   for (auto& [request, read] : reads_) {
-    if (read.cell || tracker_.phase(request) != TransferPhase::kReadingBlocks) continue;
-    const auto peer = peers_.find(read.order.peer);
+    if (!read.parts.empty() || tracker_.phase(request) != TransferPhase::kReadingBlocks) continue;
+    const auto ranks = ranks_of(read.order.peer);
     const bool loading = std::ranges::any_of(
         peers_waiting_, [&](const PeerToAdd& order) { return order.peer == read.order.peer; });
-    const bool gone = peer == peers_.end() || peer->second.removing;
+    const bool gone = ranks.empty() || std::ranges::any_of(ranks, [](const auto& entry) {
+                        return entry.second.removing;
+                      });
+    const auto parts = static_cast<std::size_t>(std::ranges::count_if(
+        ranks, [](const auto& entry) { return entry.second.plan.has_value(); }));
     if (gone && !loading) {
       fail_read(read, TransferEvent::kError, LoadFailure::kTransferFailed);
-    } else if (!gone && !free_cells_.empty()) {
-      read.cell = take_cell();
-      post_blocks(read, peer->second, now);
+    } else if (!gone && free_cells_.size() >= parts) {
+      for (const auto& [key, peer] : ranks) {
+        if (peer.plan) read.parts.push_back({.remote = key.second, .cell = take_cell()});
+      }
+      post_blocks(read, now);
     }
   }
 }
 
-void WorkerConnector::post_blocks(Read& read, Peer& peer, Instant now) {
-  const RecvRequest& order = read.order;
-  tracker_.on_first_post(order.request, now);
-  std::vector<std::uint32_t> local;
-  std::vector<std::uint32_t> remote;
-  const std::size_t regions = caches_.regions.size();
-  local.reserve(regions * order.local_block_ids.size());
-  remote.reserve(regions * order.local_block_ids.size());
-  for (std::uint32_t region = 0; region < regions; ++region) {
-    for (std::size_t i = 0; i < order.local_block_ids.size(); ++i) {
-      local.push_back(region * caches_.num_blocks + order.local_block_ids[i].value());
-      remote.push_back(region * peer.num_blocks + order.remote_block_ids[i].value());
-    }
-  }
-  const auto posted = transport_->post_read(local_blocks_list_, peer.blocks_list,
-                                            {.local = local, .remote = remote});
-  if (!posted) {
-    suspect(order.peer, peer, posted.error().message);
-    fail_read(read, TransferEvent::kError, LoadFailure::kTransferFailed);
-    return;
-  }
-  read.transfer = *posted;
+void WorkerConnector::post_blocks(Read& read, Instant now) {
+  tracker_.on_first_post(read.order.request, now);
   read.begun_at = now;
-  ++peer.transfers;
+  for (ReadPart& part : read.parts) {
+    if (!post_part(read, part)) return;  // what was posted before it drains
+  }
   output_.counters.add(Counter::kReadsPosted);
   emit({.kind = EventKind::kReadPosted,
-        .request = order.request,
-        .lease = order.lease,
-        .peer = peer.engine.str(),
-        .count = order.local_block_ids.size()});
+        .request = read.order.request,
+        .lease = read.order.lease,
+        .peer = ranks_of(read.order.peer).front().second.engine.str(),
+        .count = read.order.local_block_ids.size()});
 }
 
-void WorkerConnector::post_entry(Read& read, Peer& peer) {
-  const std::uint32_t cell = *read.cell;
-  const std::uint32_t slot = read.order.slot.value();
-  const auto posted =
-      transport_->post_read(landing_list_, peer.entries_list,
-                            {.local = std::span(&cell, 1), .remote = std::span(&slot, 1)});
-  if (!posted) {
-    suspect(read.order.peer, peer, posted.error().message);
-    fail_read(read, TransferEvent::kError, LoadFailure::kTransferFailed);
-    return;
+// The blocks' bytes from one rank, run by run (L37).
+bool WorkerConnector::post_part(Read& read, ReadPart& part) {
+  const RecvRequest& order = read.order;
+  Peer& peer = peers_.at({order.peer, part.remote});
+  const BlockPlan& plan = *peer.plan;
+  const auto runs = static_cast<std::uint32_t>(plan.remote.offsets.size());
+  const std::uint32_t local_runs = runs * plan.sub_blocks;
+  const auto regions = static_cast<std::uint32_t>(caches_.regions.size());
+  KVL_CHECK(order.remote_block_ids.size() <= order.local_block_ids.size() * plan.sub_blocks,
+            "every remote block has its place in a local one");
+  std::vector<std::uint32_t> local;
+  std::vector<std::uint32_t> remote;
+  local.reserve(regions * order.remote_block_ids.size() * runs);
+  remote.reserve(local.capacity());
+  for (std::uint32_t region = 0; region < regions; ++region) {
+    for (std::uint32_t i = 0; i < order.remote_block_ids.size(); ++i) {
+      const std::uint32_t here =
+          region * caches_.num_blocks + order.local_block_ids[i / plan.sub_blocks].value();
+      const std::uint32_t there = region * peer.num_blocks + order.remote_block_ids[i].value();
+      for (std::uint32_t run = 0; run < runs; ++run) {
+        local.push_back(here * local_runs + i % plan.sub_blocks * runs + run);
+        remote.push_back(there * runs + run);
+      }
+    }
   }
-  read.transfer = *posted;
+  const auto posted =
+      transport_->post_read(peer.local_list, *peer.blocks_list, {.local = local, .remote = remote});
+  if (!posted) {
+    suspect(order.peer, posted.error().message);
+    fail_read(read, TransferEvent::kError, LoadFailure::kTransferFailed);
+    return false;
+  }
+  part.transfer = *posted;
   ++peer.transfers;
+  for (const KvRegion& region : caches_.regions) {
+    read.bytes += region.block_len_bytes * runs * plan.local.length /
+                  units_per_block(options_.shape) * order.remote_block_ids.size();
+  }
+  return true;
+}
+
+// From every rank that bytes were read from (L24).
+void WorkerConnector::post_entries(Read& read) {
+  const std::uint32_t slot = read.order.slot.value();
+  for (ReadPart& part : read.parts) {
+    const auto it = peers_.find({read.order.peer, part.remote});
+    if (it == peers_.end()) {  // dropped when its part was in and another one's was not
+      return fail_read(read, TransferEvent::kError, LoadFailure::kTransferFailed);
+    }
+    Peer& peer = it->second;
+    const auto posted =
+        transport_->post_read(landing_list_, *peer.entries_list,
+                              {.local = std::span(&part.cell, 1), .remote = std::span(&slot, 1)});
+    if (!posted) {
+      suspect(read.order.peer, posted.error().message);
+      return fail_read(read, TransferEvent::kError, LoadFailure::kTransferFailed);
+    }
+    part.transfer = *posted;
+    ++peer.transfers;
+  }
+}
+
+void WorkerConnector::poll_parts(Read& read) {
+  const RequestId& request = read.order.request;
+  for (ReadPart& part : read.parts) {
+    if (!part.transfer) continue;
+    const TransferState state = transport_->poll(*part.transfer);
+    if (state == TransferState::kInProgress) continue;
+    transport_->release(*part.transfer);
+    part.transfer.reset();
+    Peer& peer = peers_.at({read.order.peer, part.remote});  // kept while it has transfers
+    --peer.transfers;
+    if (state != TransferState::kError || tracker_.phase(request) == TransferPhase::kDraining) {
+      continue;
+    }
+    suspect(read.order.peer, "a read from " + peer.agent.str() + " failed");  // L21
+    fail_read(read, TransferEvent::kError, LoadFailure::kTransferFailed);
+  }
 }
 
 // Moves one read on; true when it is over and can be taken out.
 bool WorkerConnector::advance_read(Read& read, Instant now) {
   const RequestId& request = read.order.request;
-  while (read.transfer) {
-    const TransferState state = transport_->poll(*read.transfer);
-    if (state == TransferState::kInProgress) return false;
-    transport_->release(*read.transfer);
-    read.transfer.reset();
-    Peer& peer = peers_.at(read.order.peer);  // kept while it has transfers
-    --peer.transfers;
-    const TransferPhase phase = tracker_.phase(request);
-    if (phase == TransferPhase::kDraining) break;
-    if (state == TransferState::kError) {
-      suspect(read.order.peer, peer, "a read from " + peer.agent.str() + " failed");  // L21
-      fail_read(read, TransferEvent::kError, LoadFailure::kTransferFailed);
-    } else if (phase == TransferPhase::kReadingBlocks) {
-      on_blocks_done(read, peer, now);
-    } else {
-      on_entry_done(read, now);
-    }
+  poll_parts(read);
+  const bool posted = !read.parts.empty();
+  if (posted && !read.in_flight() && tracker_.phase(request) == TransferPhase::kReadingBlocks) {
+    on_blocks_done(read, now);
+    poll_parts(read);
   }
-  if (!read.transfer && tracker_.phase(request) == TransferPhase::kDraining) {
+  if (!read.in_flight() && tracker_.phase(request) == TransferPhase::kReadingEntry) {
+    on_entries_done(read, now);
+  }
+  if (!read.in_flight() && tracker_.phase(request) == TransferPhase::kDraining) {
     tracker_.on_event(request, TransferEvent::kAllFinal);  // L26
     output_.quiet_recving.push_back(request);
     emit({.kind = EventKind::kQuiet,
@@ -124,25 +166,30 @@ bool WorkerConnector::advance_read(Read& read, Instant now) {
   }
   const TransferPhase phase = tracker_.phase(request);
   if (phase != TransferPhase::kValidated && phase != TransferPhase::kQuiet) return false;
-  if (read.cell) put_back_cell(*read.cell);
+  for (const ReadPart& part : read.parts) put_back_cell(part.cell);
   tracker_.forget(request);
   return true;
 }
 
-void WorkerConnector::on_blocks_done(Read& read, Peer& peer, Instant now) {
-  if (peer.entries_count == 0 || !options_.validate_reads) {  // L28
+void WorkerConnector::on_blocks_done(Read& read, Instant now) {
+  const auto ranks = ranks_of(read.order.peer);
+  const bool foreign =
+      std::ranges::any_of(ranks, [](const auto& entry) { return entry.second.entries_count == 0; });
+  if (foreign || !options_.validate_reads) {  // L28
     tracker_.on_event(read.order.request, TransferEvent::kBlocksUnvalidated);
     output_.counters.add(Counter::kUnvalidatedReads);
     validated(read, now);
     return;
   }
   tracker_.on_event(read.order.request, TransferEvent::kBlocksDone);
-  std::atomic_thread_fence(std::memory_order_seq_cst);  // L24: the entry is read after every byte
-  post_entry(read, peer);
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // L24: entries are read after every byte
+  post_entries(read);
 }
 
-void WorkerConnector::on_entry_done(Read& read, Instant now) {
-  if (landed(*read.cell).word != read.order.word) {  // L24: the lease had ended: drop the bytes
+void WorkerConnector::on_entries_done(Read& read, Instant now) {
+  const bool live = std::ranges::all_of(
+      read.parts, [&](const ReadPart& part) { return landed(part.cell).word == read.order.word; });
+  if (!live) {  // L24: the lease had ended, on one rank at least: drop the bytes
     output_.counters.add(Counter::kReadsRejected);
     emit({.kind = EventKind::kReadRejected,
           .request = read.order.request,
@@ -157,13 +204,11 @@ void WorkerConnector::on_entry_done(Read& read, Instant now) {
 }
 
 void WorkerConnector::validated(Read& read, Instant now) {
-  std::uint64_t block_bytes = 0;
-  for (const KvRegion& region : caches_.regions) block_bytes += region.block_len_bytes;
   output_.finished_recving.push_back(read.order.request);
   emit({.kind = EventKind::kReadValidated,
         .request = read.order.request,
         .lease = read.order.lease,
-        .count = block_bytes * read.order.local_block_ids.size(),
+        .count = read.bytes,
         .length = now - read.begun_at});
 }
 

@@ -126,6 +126,7 @@ Result<void> EngineHost::start_rank(Rank rank, const EngineFacts& facts) {
                                                    .worker = nullptr});
   parts.worker = std::make_unique<WorkerConnector>(
       WorkerConnectorOptions{.rank = rank,
+                             .shape = engine_shape(facts),
                              .config = config,
                              .word_high = facts.word_high,
                              .validate_reads = options_.validate_reads},

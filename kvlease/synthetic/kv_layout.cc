@@ -22,11 +22,11 @@ Result<void> KvLayout::check() const {
       return error(ErrorCode::kInvalidArgument, std::string(name) + " is 0; it must be positive");
     }
   }
-  if (num_kv_heads % tp != 0) {
+  if (num_kv_heads % tp != 0 && tp % num_kv_heads != 0) {
     return error(ErrorCode::kInvalidArgument,
                  std::to_string(num_kv_heads) + " KV heads do not divide among " +
                      std::to_string(tp) +
-                     " ranks: choose a tensor-parallel size that divides them");
+                     " ranks: choose a tensor-parallel size that divides them, or a multiple");
   }
   return {};
 }

@@ -1,5 +1,5 @@
 // The shape of the synthetic engine's KV cache and where each byte of it lies: for every layer one
-// region `[num_blocks][2 (K, V)][num_kv_heads / tp][block_size][head_dim]` on each rank.
+// region `[num_blocks][2 (K, V)][heads of the rank][block_size][head_dim]` on each rank.
 #pragma once
 
 #include <cstddef>
@@ -9,6 +9,7 @@
 
 #include "kvlease/base/ids.h"
 #include "kvlease/base/result.h"
+#include "kvlease/connector/transfer_plan.h"
 #include "kvlease/connector/worker_connector.h"
 
 namespace kvlease {
@@ -23,10 +24,15 @@ struct KvLayout {
   std::uint32_t tp = 1;
   bool operator==(const KvLayout&) const = default;
 
-  // Errors: kInvalidArgument naming what is zero, or when the heads do not divide among the ranks.
+  // Errors: kInvalidArgument naming what is zero, or when heads and ranks do not divide.
   Result<void> check() const;
 
-  std::uint32_t heads_per_rank() const { return num_kv_heads / tp; }
+  EngineShape shape() const {
+    return {.tp_size = tp, .num_kv_heads = num_kv_heads, .block_size = block_size};
+  }
+  std::uint32_t heads_per_rank() const { return shape().heads_per_rank(); }
+  // With more ranks than heads each head is on so many of them, one after the other (L37).
+  std::uint32_t replicas() const { return tp > num_kv_heads ? tp / num_kv_heads : 1; }
   // One token of one head, K or V.
   std::size_t head_bytes() const { return std::size_t{head_dim} * element_bytes; }
   // One token in all layers, heads and ranks.

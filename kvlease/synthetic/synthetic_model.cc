@@ -91,10 +91,10 @@ Duration SyntheticModel::forward_time(const Batch& batch) const {
 }
 
 std::byte* SyntheticModel::head_of_block(std::uint32_t layer, BlockId block, std::uint32_t value,
-                                         std::uint32_t head) const {
+                                         std::uint32_t head, std::uint32_t replica) const {
   const KvLayout& layout = config_.layout;
   KVL_CHECK(block.value() < layout.num_blocks, "a block of this cache");
-  const std::uint32_t rank = head / layout.heads_per_rank();
+  const std::uint32_t rank = head / layout.heads_per_rank() * layout.replicas() + replica;
   return memory_[rank]
       .subspan(layout.offset({.layer = layer,
                               .block = block,
@@ -116,8 +116,11 @@ void SyntheticModel::write_kv(const BatchItem& item) {
     for (std::uint32_t layer = 0; layer < layout.num_layers; ++layer) {
       for (std::uint32_t value = 0; value < 2; ++value) {
         for (std::uint32_t head = 0; head < layout.num_kv_heads; ++head) {
-          fill(head_of_block(layer, block, value, head) + in_head, layout.head_bytes(),
-               mix64(prefix + ++place));
+          ++place;
+          for (std::uint32_t replica = 0; replica < layout.replicas(); ++replica) {
+            fill(head_of_block(layer, block, value, head, replica) + in_head, layout.head_bytes(),
+                 mix64(prefix + place));
+          }
         }
       }
     }
@@ -134,7 +137,14 @@ TokenId SyntheticModel::next_token(const BatchItem& item) const {
           std::min<std::size_t>(layout.block_size, item.token_ids.size() - begin);
       for (std::uint32_t value = 0; value < 2; ++value) {
         for (std::uint32_t head = 0; head < layout.num_kv_heads; ++head) {
-          lanes.absorb(head_of_block(layer, block, value, head), tokens * layout.head_bytes());
+          const std::size_t bytes = tokens * layout.head_bytes();
+          const std::byte* first = head_of_block(layer, block, value, head, 0);
+          lanes.absorb(first, bytes);
+          for (std::uint32_t replica = 1; replica < layout.replicas(); ++replica) {
+            // The text must not depend on tp, and on every byte: a replica counts if it differs.
+            const std::byte* other = head_of_block(layer, block, value, head, replica);
+            if (std::memcmp(first, other, bytes) != 0) lanes.absorb(other, bytes);
+          }
         }
       }
     }

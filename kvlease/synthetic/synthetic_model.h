@@ -48,7 +48,7 @@ class SyntheticModel {
   TokenId next_token(const BatchItem& item) const;
   // Where the tokens of one block begin in one head, in the memory of the rank that has the head.
   std::byte* head_of_block(std::uint32_t layer, BlockId block, std::uint32_t value,
-                           std::uint32_t head) const;
+                           std::uint32_t head, std::uint32_t replica) const;
 
   SyntheticConfig config_;
   std::vector<std::span<std::byte>> memory_;

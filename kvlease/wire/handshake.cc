@@ -35,7 +35,6 @@ constexpr std::array kIdentityItems{
     IdentityItem{"num_layers", [](const Identity& i) { return std::to_string(i.num_layers); }},
     IdentityItem{"num_kv_heads", [](const Identity& i) { return std::to_string(i.num_kv_heads); }},
     IdentityItem{"head_dim", [](const Identity& i) { return std::to_string(i.head_dim); }},
-    IdentityItem{"block_size", [](const Identity& i) { return std::to_string(i.block_size); }},
     IdentityItem{"transfer_mode", [](const Identity& i) { return quoted(i.transfer_mode); }},
     IdentityItem{"kv_cache_layout", [](const Identity& i) { return quoted(i.kv_cache_layout); }},
 };
@@ -184,10 +183,20 @@ Result<void> check_identity(const CompatibilityIdentity& ours, const Compatibili
                       "; enforce_handshake_compat = false lets them pair all the same");
 }
 
+// L37: whole ranks are paired with whole ranks.
 Result<void> check_tp(std::size_t ours, std::size_t theirs) {
-  if (ours == theirs) return {};
-  return incompatible("unequal tensor parallelism is not supported yet: " + std::to_string(ours) +
-                      " ranks here, " + std::to_string(theirs) + " there");
+  if (std::max(ours, theirs) % std::min(ours, theirs) == 0) return {};
+  return incompatible("tp_size " + std::to_string(ours) + " here and " + std::to_string(theirs) +
+                      " there do not divide");
+}
+
+// L30: a block of the side that reads is made of whole blocks of the side that is read.
+Result<void> check_block_size(std::uint32_t reader, std::uint32_t holder) {
+  if (reader % holder == 0) return {};
+  return incompatible("block_size " + std::to_string(reader) +
+                      " of the decode side is no multiple "
+                      "of " +
+                      std::to_string(holder) + " of the prefill side");
 }
 
 // The ranks share one shape: as many regions on each, and blocks of one length in each (L37).
@@ -304,6 +313,10 @@ Result<void> check_handshake_request(const HandshakeRequest& request, const Hand
       !same) {
     return same;
   }
+  if (auto divide = check_block_size(request.identity.block_size, ours.identity.block_size);
+      !divide) {
+    return divide;
+  }
   return check_tp(ours.ranks.size(), request.tp_size);
 }
 
@@ -319,7 +332,11 @@ Result<void> check_handshake_reply(const HandshakeReply& reply, const HandshakeR
   if (auto same = check_identity(asked.identity, reply.identity, enforce_handshake_compat); !same) {
     return same;
   }
-  if (auto same = check_tp(asked.tp_size, reply.ranks.size()); !same) return same;
+  if (auto divide = check_block_size(asked.identity.block_size, reply.identity.block_size);
+      !divide) {
+    return divide;
+  }
+  if (auto divide = check_tp(asked.tp_size, reply.ranks.size()); !divide) return divide;
   return check_regions(reply.ranks);
 }
 

@@ -156,7 +156,6 @@ TEST(Handshake, D15_EveryDifferingItemIsSaidWithBothValues) {  // L30
            Row{[](Identity& i) { i.num_layers = 31; }, "num_layers is 32 here, 31 there"},
            Row{[](Identity& i) { i.num_kv_heads = 4; }, "num_kv_heads is 8 here, 4 there"},
            Row{[](Identity& i) { i.head_dim = 64; }, "head_dim is 128 here, 64 there"},
-           Row{[](Identity& i) { i.block_size = 32; }, "block_size is 16 here, 32 there"},
            Row{[](Identity& i) { i.transfer_mode = "push"; },
                R"(transfer_mode is "pull" here, "push" there)"},
            Row{[](Identity& i) { i.kv_cache_layout = "HND"; },
@@ -185,13 +184,34 @@ TEST(Handshake, D16_BlockCountsMayDiffer) {  // D15, too: they are no part of th
   EXPECT_TRUE(check_handshake_reply(other, request(), true).has_value());
 }
 
-TEST(Handshake, UnequalRankCountsAreRefusedWithBothNumbers) {  // L37
-  HandshakeRequest four = request();
-  four.tp_size = 4;
-  expect_error(check_handshake_request(four, reply(), false), ErrorCode::kIncompatible,
-               "unequal tensor parallelism is not supported yet: 2 ranks here, 4 there");
-  expect_error(check_handshake_reply(reply(), four, false), ErrorCode::kIncompatible,
-               "unequal tensor parallelism is not supported yet: 4 ranks here, 2 there");
+TEST(Handshake, RankCountsThatDoNotDivideAreRefusedWithBothNumbers) {  // L37
+  for (const std::uint32_t good : {1, 2, 4, 8}) {
+    HandshakeRequest asked = request();
+    asked.tp_size = good;
+    EXPECT_TRUE(check_handshake_request(asked, reply(), true).has_value());
+    EXPECT_TRUE(check_handshake_reply(reply(), asked, true).has_value());
+  }
+  HandshakeRequest three = request();
+  three.tp_size = 3;
+  expect_error(check_handshake_request(three, reply(), false), ErrorCode::kIncompatible,
+               "tp_size 2 here and 3 there do not divide");
+  expect_error(check_handshake_reply(reply(), three, false), ErrorCode::kIncompatible,
+               "tp_size 3 here and 2 there do not divide");
+}
+
+TEST(Handshake, ABlockOfTheReaderIsMadeOfWholeBlocksOfTheHolder) {  // L30
+  HandshakeRequest larger = request();
+  larger.identity.block_size = 64;
+  EXPECT_TRUE(check_handshake_request(larger, reply(), true).has_value());
+  EXPECT_TRUE(check_handshake_reply(reply(), larger, true).has_value());
+  HandshakeRequest smaller = request();
+  smaller.identity.block_size = 8;
+  for (const bool enforce : {true, false}) {
+    expect_error(check_handshake_request(smaller, reply(), enforce), ErrorCode::kIncompatible,
+                 "block_size 8 of the decode side is no multiple of 16 of the prefill side");
+    expect_error(check_handshake_reply(reply(), smaller, enforce), ErrorCode::kIncompatible,
+                 "block_size 8 of the decode side is no multiple of 16 of the prefill side");
+  }
 }
 
 TEST(Handshake, RanksOfDifferentShapeAreRefused) {  // L37

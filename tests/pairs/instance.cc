@@ -16,7 +16,7 @@ namespace {
 
 SyntheticConfig model_config(const InstanceOptions& options) {
   return {.layout = {.num_layers = 2,
-                     .num_kv_heads = 2,
+                     .num_kv_heads = options.num_kv_heads,
                      .head_dim = 4,
                      .block_size = options.scheduler.block_size,
                      .num_blocks = options.scheduler.num_blocks,
@@ -68,6 +68,7 @@ Instance::Instance(const InstanceOptions& options, const InstanceIdentity& ident
       parts.transport = fabric::fault(std::move(parts.transport), options_.faults[rank]);
     }
     parts.worker.emplace(WorkerConnectorOptions{.rank = Rank(rank),
+                                                .shape = engine_shape(facts),
                                                 .config = options_.lease,
                                                 .word_high = facts.word_high,
                                                 .validate_reads = options_.validate_reads},

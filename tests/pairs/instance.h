@@ -23,6 +23,7 @@ inline constexpr std::uint32_t kBlockSize = 4;
 
 struct InstanceOptions {
   std::uint32_t tp = 1;
+  std::uint32_t num_kv_heads = 2;
   LeaseConfig lease = {.lease_slots = 128};
   SchedulerOptions scheduler = {.num_blocks = 64, .block_size = kBlockSize};
   Duration prefill_time_per_token{};

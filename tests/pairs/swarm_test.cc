@@ -27,9 +27,10 @@ struct Met {
 class Walk {
  public:
   explicit Walk(std::uint64_t seed) : prng_(seed), world_(network_config()) {
-    const std::uint32_t tp = 1 + below(2);
     faulty_until_ = at(60);
-    for (const char* name : {"P0", "P1", "D0", "D1"}) world_.add(name, engine_options(tp));
+    for (const char* name : {"P0", "P1", "D0", "D1"}) {
+      world_.add(name, engine_options(1u << below(3)));  // ranks beyond the two heads are replicas
+    }
   }
 
   void run() {
