@@ -37,6 +37,7 @@ SchedulerConnector::SchedulerConnector(const SchedulerConnectorOptions& options)
 
 Result<void> SchedulerConnector::admit(const RequestView& request, const AdmissionNeed& need) {
   const auto& params = request.kv_transfer_params;
+  if (params && params->do_remote_prefill && !params->do_remote_decode) reserve_hold(request);
   if (!params || !params->do_remote_decode) return {};
   if (params->do_remote_prefill) {
     return error(
@@ -73,11 +74,12 @@ Result<void> SchedulerConnector::admit(const RequestView& request, const Admissi
 void SchedulerConnector::on_new_request(const RequestView& request, Instant now) {
   if (const auto it = admitted_.find(request.id); it != admitted_.end()) {
     next_.reqs_in_batch.push_back(it->second.reservation.id);  // L8
-    return;
   }
   const auto& params = request.kv_transfer_params;
-  if (!params || !params->do_remote_prefill) return;
-  const auto [it, is_new] = loads_.emplace(request.id, Load{.params = *params});
+  const bool hold = params && params->do_remote_decode && params->remote_block_ids &&
+                    options_.config.bidirectional;  // L39: D's, of the turn before
+  if (!params || (!params->do_remote_prefill && !hold)) return;
+  const auto [it, is_new] = loads_.emplace(request.id, Load{.params = *params, .hold = hold});
   KVL_CHECK(is_new, "an engine's request ids are unique");
   Load& load = it->second;
   note_prompt(load, request);
@@ -113,6 +115,8 @@ RequestFinished SchedulerConnector::request_finished(const RequestView& request,
                                                      std::uint32_t num_tokens_with_kv,
                                                      Instant now) {
   if (const auto it = loads_.find(request.id); it != loads_.end()) finish_remote_prefill(it, now);
+  if (const auto held = keep_hold(request, status, block_ids, num_tokens_with_kv, now))
+    return *held;
   return finish_remote_decode(request, status, block_ids, num_tokens_with_kv, now);
 }
 
@@ -133,21 +137,33 @@ RequestFinished SchedulerConnector::finish_remote_decode(const RequestView& requ
     next_.reqs_not_processed.push_back(lease);
     return {};
   }
-  next_.reqs_to_send.push_back(leases_.grant(lease, block_ids, options_.config.times, now));  // L1
+  // Only the prompt is handed over: what was generated here is the reader's to generate, and was
+  // not counted against the budget of leases (L43).
+  const std::size_t prompt_tokens = request.prompt_token_ids.size();
+  const std::uint32_t block_size = options_.facts.identity.block_size;
+  const auto leased =
+      block_ids.first(std::min(block_ids.size(), (prompt_tokens + block_size - 1) / block_size));
+  LeaseGrant grant = leases_.grant(lease, leased, options_.config.times, now);  // L1
+  grant.lifetime_max = options_.config.lease_max_hold;
+  next_.reqs_to_send.push_back(std::move(grant));
   emit({.kind = EventKind::kLeaseGranted,
         .request = request.id,
         .lease = lease,
-        .count = block_ids.size(),
+        .count = leased.size(),
         .length = options_.config.times.duration});
   return {.delay_free = true,
+          .num_leased_blocks = leased.size(),
           .kv_transfer_params =
-              make_params(admitted.reservation, request, block_ids, num_tokens_with_kv)};
+              make_params({.reservation = admitted.reservation,
+                           .block_ids = leased,
+                           .num_tokens_with_kv = static_cast<std::uint32_t>(
+                               std::min<std::size_t>(num_tokens_with_kv, prompt_tokens)),
+                           .digested = request.prompt_token_ids,
+                           .cache_keys = request.cache_keys,
+                           .duration = options_.config.times.duration})};
 }
 
-KvTransferParams SchedulerConnector::make_params(const LeaseReservation& reservation,
-                                                 const RequestView& request,
-                                                 std::span<const BlockId> block_ids,
-                                                 std::uint32_t num_tokens_with_kv) const {
+KvTransferParams SchedulerConnector::make_params(const Handed& handed) const {
   using std::chrono::duration_cast;
   using std::chrono::milliseconds;
   const EngineFacts& facts = options_.facts;
@@ -155,31 +171,34 @@ KvTransferParams SchedulerConnector::make_params(const LeaseReservation& reserva
     return static_cast<std::uint64_t>(duration_cast<milliseconds>(length).count());
   };
   KvTransferParams params{
-      .do_remote_prefill = true,
-      .remote_block_ids = {{{block_ids.begin(), block_ids.end()}}},
+      .do_remote_decode = handed.expires_at.has_value(),
+      .do_remote_prefill = !handed.expires_at,
+      .remote_block_ids = {{{handed.block_ids.begin(), handed.block_ids.end()}}},
       .remote_engine_id = facts.engine_id,
-      .remote_request_id = reservation.id,
+      .remote_request_id = handed.reservation.id,
       .remote_host = facts.advertise_host,
       .remote_port = facts.advertise_port,
       .tp_size = facts.tp_size,
       .dcp_size = 1,
       .pp_size = 1,
-      .remote_num_tokens = num_tokens_with_kv,
+      .remote_num_tokens = handed.num_tokens_with_kv,
+      .remote_blocks_expiry_time = handed.expires_at,
       .transfer_mode = facts.identity.transfer_mode,
-      .kvlease = LeaseReference{
-          .incarnation = facts.incarnation,
-          .slot = reservation.slot,
-          .word = reservation.word,
-          .digest = digest_tokens(request.prompt_token_ids, request.cache_keys),
-          .digest_tokens = static_cast<std::uint32_t>(request.prompt_token_ids.size()),
-          .lease_duration_ms = in_ms(options_.config.times.duration),
-          .heartbeat_interval_ms = in_ms(options_.config.times.heartbeat_interval)}};
+      .kvlease =
+          LeaseReference{.incarnation = facts.incarnation,
+                         .slot = handed.reservation.slot,
+                         .word = handed.reservation.word,
+                         .digest = digest_tokens(handed.digested, handed.cache_keys),
+                         .digest_tokens = static_cast<std::uint32_t>(handed.digested.size()),
+                         .lease_duration_ms = in_ms(handed.duration),
+                         .heartbeat_interval_ms = in_ms(options_.config.times.heartbeat_interval)}};
   params.kvlease->seal = seal_reference(facts.seal_key, sealed_reference(params));  // L52
   return params;
 }
 
 ConnectorMetadata SchedulerConnector::build_connector_meta(Instant now) {
   for (const HandshakeTracker::TimedOut& timed_out : handshakes_.take_timed_out(now)) {
+    handshakes_sent_.erase(timed_out.address);
     counters_.add(Counter::kHandshakesFailed);
     emit({.kind = EventKind::kHandshakeFailed,
           .peer = timed_out.address.engine.str(),
@@ -217,6 +236,7 @@ ConnectorUpdate SchedulerConnector::update_connector_output(std::span<const Work
     for (const SuspectPeer& suspected : output.suspect_peers) on_suspect(suspected, now);
   }
   for (EngineLeaseEnded& ended : leases_.take_ended()) {
+    forget_hold(ended.id);
     emit({.kind = EventKind::kLeaseEnded,
           .lease = ended.id,
           .detail = std::string(lease_end_name(ended.end)),

@@ -25,6 +25,7 @@
 #include "kvlease/base/time.h"
 #include "kvlease/connector/step_metadata.h"
 #include "kvlease/connector/transfer_plan.h"
+#include "kvlease/core/clock_offset.h"
 #include "kvlease/core/counters.h"
 #include "kvlease/core/engine_leases.h"
 #include "kvlease/core/handshake_tracker.h"
@@ -46,6 +47,7 @@ struct EngineFacts {
   std::uint32_t tp_size = 1;
   std::string advertise_host;  // what peers are given
   std::uint16_t advertise_port = 0;
+  Duration clock_epoch{};  // added to every reading of our clock that peers are told (L40)
 };
 
 EngineShape engine_shape(const EngineFacts& facts);
@@ -63,6 +65,7 @@ struct RequestView {
   const RequestId& id;
   std::string_view client_id;  // X-Request-Id or the server's own
   std::span<const TokenId> prompt_token_ids;
+  std::span<const TokenId> token_ids;       // the prompt and what was generated
   std::span<const std::string> cache_keys;  // what else keys the prefix cache (L52)
   const std::optional<KvTransferParams>& kv_transfer_params;
 };
@@ -77,7 +80,8 @@ struct AdmissionNeed {
 enum class FinishStatus : std::uint8_t { kLength, kStopped, kAborted, kFailed };
 
 struct RequestFinished {
-  bool delay_free = false;  // the blocks are leased: keep them until the lease has ended
+  bool delay_free = false;            // blocks are leased: keep them until the lease has ended …
+  std::size_t num_leased_blocks = 0;  // … the first so many of the request's
   std::optional<KvTransferParams> kv_transfer_params;
 };
 
@@ -125,7 +129,7 @@ class SchedulerConnector {
 
   // How many tokens beyond num_computed_tokens can come from the remote. Free of side effects.
   NewMatchedTokens get_num_new_matched_tokens(const RequestView& request,
-                                              std::uint32_t num_computed_tokens) const;
+                                              std::uint32_t num_computed_tokens, Instant now) const;
 
   // Blocks are allocated. D: plans the read, only what is missing (by count of locally cached
   // blocks), or the release of a full hit (L33). Called once per request that asked for external
@@ -137,8 +141,9 @@ class SchedulerConnector {
   ConnectorMetadata build_connector_meta(Instant now);
 
   // The request has ended (or, for kAborted, is about to). P: grants (L1) when it ended by length
-  // or stop, has do_remote_decode and blocks; `block_ids` are then leased and are pinned before
-  // this returns is acted upon by anyone. D: stops tracking (L16), owes P a release (L33).
+  // or stop, has do_remote_decode and blocks; those of the prompt are then leased and are pinned
+  // before this returns is acted upon by anyone. D: stops tracking (L16), owes P a release (L33),
+  // and holds all its blocks for the next turn (L39).
   // num_tokens_with_kv: tokens whose KV is in block_ids.
   RequestFinished request_finished(const RequestView& request, FinishStatus status,
                                    std::span<const BlockId> block_ids,
@@ -173,6 +178,10 @@ class SchedulerConnector {
   std::vector<LeaseId> renew(std::span<const LeaseId> leases);
   // Ends every live lease (drain limit, L36). Returns how many.
   std::size_t cut_leases();
+  // Recalls the oldest holds until so many blocks are on their way back, or all are (L36, L49).
+  void recall_holds(std::size_t blocks);
+  bool is_hold(const LeaseId& lease) const { return hold_numbers_.contains(lease); }
+  std::size_t holds() const { return holds_.size(); }
 
   // --- the loop
   // -----------------------------------------------------------------------------------
@@ -204,6 +213,7 @@ class SchedulerConnector {
     bool prompt_matches = false;  // its digest is the prompt's (L52)
     std::uint32_t num_usable_tokens =
         0;                           // of the prompt, that the remote has and the digest covers
+    bool hold = false;               // P: what D has held for this turn (L39)
     Instant waiting_until{};         // of kWaitingForPeer (L48)
     std::optional<PeerId> peer;      // the connection that it was accepted for
     bool tracked = false;            // counts as a user of the lease at heartbeats_
@@ -216,6 +226,13 @@ class SchedulerConnector {
   struct Peer {
     PeerAddress address;
     HandshakeReply reply;
+    ClockOffset clock;  // L40
+  };
+  // D: what one request's blocks are held for.
+  struct Hold {
+    LeaseId lease;
+    std::size_t blocks = 0;
+    bool recalled = false;
   };
   // D: P is to be told that a lease is not needed any more, when there is a connection again.
   struct OwedEnd {
@@ -231,15 +248,37 @@ class SchedulerConnector {
   };
   using LoadIt = std::map<RequestId, Load>::iterator;
 
+  // What a reference is made of: blocks of a lease, or of a hold, which has an expiry on our clock.
+  struct Handed {
+    const LeaseReservation& reservation;
+    std::span<const BlockId> block_ids;
+    std::uint32_t num_tokens_with_kv = 0;
+    std::span<const TokenId> digested;
+    std::span<const std::string> cache_keys;
+    Duration duration{};
+    std::optional<double> expires_at = {};  // seconds
+  };
+
   bool has_news() const;
 
   // P
   RequestFinished finish_remote_decode(const RequestView& request, FinishStatus status,
                                        std::span<const BlockId> block_ids,
                                        std::uint32_t num_tokens_with_kv, Instant now);
-  KvTransferParams make_params(const LeaseReservation& reservation, const RequestView& request,
-                               std::span<const BlockId> block_ids,
-                               std::uint32_t num_tokens_with_kv) const;
+  KvTransferParams make_params(const Handed& handed) const;
+
+  double told_seconds(Instant instant) const;
+
+  // Two-way transfer (scheduler_holds.cc)
+  void reserve_hold(const RequestView& request);
+  std::optional<RequestFinished> keep_hold(const RequestView& request, FinishStatus status,
+                                           std::span<const BlockId> block_ids,
+                                           std::uint32_t num_tokens_with_kv, Instant now);
+  void make_room_for_hold(std::size_t blocks);
+  void forget_hold(const LeaseId& lease);
+  // Why a hold is not worth reading; none: it is.
+  std::optional<Counter> declined(const Load& load, std::uint32_t num_computed_tokens,
+                                  Instant now) const;
 
   // D: references
   void apply(Load& load, RemoteRequestEvent event);
@@ -290,6 +329,11 @@ class SchedulerConnector {
   std::vector<RankMetadata> ranks_;
   std::map<RequestId, Admitted> admitted_;
   std::size_t admitted_blocks_ = 0;
+  std::map<RequestId, LeaseReservation> hold_reservations_;
+  std::map<std::uint64_t, Hold> holds_;  // live, in order of their grants
+  std::map<LeaseId, std::uint64_t> hold_numbers_;
+  std::uint64_t next_hold_ = 0;
+  std::map<PeerAddress, Instant> handshakes_sent_;  // in flight
   std::map<RequestId, Load> loads_;
   std::set<std::pair<Instant, RequestId>> waiting_;  // loads that wait for a peer, by their limit
   std::map<PeerId, Peer> peers_;

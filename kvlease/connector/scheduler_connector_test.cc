@@ -97,7 +97,7 @@ class SchedulerConnectorTest : public testing::Test {
                                      .prompt_token_ids = prompt,
                                      .cache_keys = cache_keys,
                                      .kv_transfer_params = params},
-                                    0)
+                                    0, at(0))
         .count;
   }
 

@@ -134,8 +134,9 @@ void SchedulerConnector::accept(LoadIt it, PeerId peer, Instant now) {
     loads_.erase(it);
     return;
   }
-  track(load, peer, now);  // L15
   handshakes_.touch(load.address, now);
+  if (load.hold) return;   // L39: not renewed
+  track(load, peer, now);  // L15
   emit({.kind = EventKind::kTrackingStarted,
         .request = id,
         .lease = *load.params.remote_request_id,
@@ -187,8 +188,9 @@ void SchedulerConnector::quarantine(const RequestId& id, const Load& load) {
   emit({.kind = EventKind::kQuarantined, .request = id, .count = load.blocks_to_read});
 }
 
-NewMatchedTokens SchedulerConnector::get_num_new_matched_tokens(
-    const RequestView& request, std::uint32_t num_computed_tokens) const {
+NewMatchedTokens SchedulerConnector::get_num_new_matched_tokens(const RequestView& request,
+                                                                std::uint32_t num_computed_tokens,
+                                                                Instant now) const {
   const auto it = loads_.find(request.id);
   if (it == loads_.end()) return {.count = 0, .is_async = false};
   const Load& load = it->second;
@@ -196,7 +198,8 @@ NewMatchedTokens SchedulerConnector::get_num_new_matched_tokens(
       !is_hit_without_peer(load, num_computed_tokens)) {
     return {.count = {}, .is_async = true};
   }
-  if (load.state != RemoteRequestState::kQueued || load.num_usable_tokens <= num_computed_tokens) {
+  if (load.state != RemoteRequestState::kQueued || load.num_usable_tokens <= num_computed_tokens ||
+      declined(load, num_computed_tokens, now)) {
     return {.count = 0, .is_async = false};
   }
   return {.count = load.num_usable_tokens - num_computed_tokens, .is_async = true};
@@ -217,6 +220,7 @@ void SchedulerConnector::update_state_after_alloc(const RequestView& request,
     plan_read(request.id, load, allocation);
     return;
   }
+  if (const auto why = declined(load, allocation.num_computed_tokens, now)) counters_.add(*why);
   apply(load, RemoteRequestEvent::kFullHit);  // L33: nothing to read; P is told in this step
   end_tracking(load);
   if (decoder_releases(load.params)) tell_end(load, now);

@@ -73,6 +73,10 @@ void SchedulerConnector::set_xfer_handshake_metadata(std::vector<RankMetadata> r
   ranks_ = std::move(ranks);
 }
 
+double SchedulerConnector::told_seconds(Instant instant) const {
+  return to_seconds(saturating_add(instant, options_.facts.clock_epoch).time_since_epoch());
+}
+
 HandshakeReply SchedulerConnector::handshake_reply(Instant now) const {
   return {.engine_id = options_.facts.engine_id,
           .incarnation = options_.facts.incarnation,
@@ -80,7 +84,7 @@ HandshakeReply SchedulerConnector::handshake_reply(Instant now) const {
           .protocol = kProtocol,
           .identity = options_.facts.identity,
           .times = options_.config.times,
-          .clock_seconds = to_seconds(now.time_since_epoch()),
+          .clock_seconds = told_seconds(now),
           .ranks = ranks_};
 }
 
@@ -100,6 +104,7 @@ std::vector<SchedulerConnector::HandshakeToMake> SchedulerConnector::take_handsh
     emit({.kind = EventKind::kHandshakeStarted,
           .peer = address.engine.str(),
           .detail = address.host + ':' + std::to_string(address.port)});
+    handshakes_sent_[address] = now;
     handshakes.push_back({address, handshake_request(address)});
   }
   return handshakes;
@@ -115,6 +120,8 @@ void SchedulerConnector::on_handshake(const PeerAddress& address,
     counters_.add(Counter::kLateReports);
     return;
   }
+  const Instant sent = handshakes_sent_.at(address);
+  handshakes_sent_.erase(address);
   if (!good) {
     counters_.add(Counter::kHandshakesFailed);
     emit({.kind = EventKind::kHandshakeFailed,
@@ -130,6 +137,7 @@ void SchedulerConnector::on_handshake(const PeerAddress& address,
   if (ready == ready_.end() || peers_.at(ready->second).reply.incarnation != reply->incarnation) {
     on_new_peer(address, *reply, now);
   }
+  peers_.at(ready_.at(address)).clock.add_sample(sent, now, reply->clock_seconds);  // L40
   judge_waiting(address, now);  // L18: what waited goes out in this step
   pay_owed_ends(address);
 }
@@ -139,7 +147,7 @@ void SchedulerConnector::on_new_peer(const PeerAddress& address, const Handshake
   if (const auto old = ready_.find(address); old != ready_.end())
     drop_peer(old->second, now);  // L31
   const PeerId id(next_peer_++);
-  peers_.emplace(id, Peer{address, reply});
+  peers_.emplace(id, Peer{.address = address, .reply = reply, .clock = {}});
   ready_.emplace(address, id);
   next_.peers_to_add.push_back({.peer = id,
                                 .engine = reply.engine_id,
@@ -148,7 +156,7 @@ void SchedulerConnector::on_new_peer(const PeerAddress& address, const Handshake
   for (auto& [request, load] : loads_) {  // L16: reads that run on are renewed over the successor
     const bool reading = load.state == RemoteRequestState::kLoading ||
                          load.state == RemoteRequestState::kAbortedLoading;
-    if (reading && !load.tracked && !load.failure && load.address == address &&
+    if (reading && !load.hold && !load.tracked && !load.failure && load.address == address &&
         load.params.kvlease && load.params.kvlease->incarnation == reply.incarnation) {
       track(load, id, now);
     }
@@ -251,8 +259,8 @@ HeartbeatInfo SchedulerConnector::heartbeat_info(const DueHeartbeat& due) const 
                      .interval = heartbeats_.interval(due.peer)};
   std::set<LeaseId> probed;
   for (const auto& [id, load] : loads_) {
-    if (load.state == RemoteRequestState::kQueued && load.peer == due.peer && load.params.kvlease &&
-        probed.insert(*load.params.remote_request_id).second) {
+    if (load.state == RemoteRequestState::kQueued && load.peer == due.peer && !load.hold &&
+        load.params.kvlease && probed.insert(*load.params.remote_request_id).second) {
       info.probes.push_back({.lease = *load.params.remote_request_id,
                              .slot = load.params.kvlease->slot,
                              .word = load.params.kvlease->word});

@@ -30,7 +30,7 @@ auto fields(Like<HeartbeatInfo> auto& v) {
 }
 auto fields(Like<CompletionToSend> auto& v) { return std::tie(v.peer, v.lease); }
 auto fields(Like<LeaseGrant> auto& v) {
-  return std::tie(v.id, v.slot, v.word, v.remaining, v.extension);
+  return std::tie(v.id, v.slot, v.word, v.remaining, v.extension, v.lifetime_max);
 }
 auto fields(Like<LeaseEndOrder> auto& v) { return std::tie(v.id, v.end); }
 auto fields(Like<ConnectorMetadata> auto& v) {

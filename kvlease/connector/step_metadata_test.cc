@@ -70,8 +70,9 @@ class Draw {
             }),
             .reqs_in_batch = list([this] { return lease(); }),
             .reqs_not_processed = list([this] { return lease(); }),
-            .reqs_to_send =
-                list([this] { return LeaseGrant{lease(), slot(), number(), length(), length()}; }),
+            .reqs_to_send = list([this] {
+              return LeaseGrant{lease(), slot(), number(), length(), length(), length()};
+            }),
             .leases_to_end = list([this] { return LeaseEndOrder{lease(), LeaseEnd::kDrained}; }),
             .leases_to_renew = list([this] { return lease(); })};
   }

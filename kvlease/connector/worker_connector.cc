@@ -48,9 +48,7 @@ WorkerConnector::WorkerConnector(const WorkerConnectorOptions& options, Transpor
       transport_(&transport),
       caches_(caches),
       entries_(caches.entries, options.word_high),
-      leases_({.early_completion_ttl = std::chrono::seconds{60},
-               .early_completions_max = 10'000,
-               .hold_max = options.config.lease_max_hold},
+      leases_({.early_completion_ttl = std::chrono::seconds{60}, .early_completions_max = 10'000},
               entries_),
       grace_(options.config.times),
       tracker_({.load_timeout = options.config.load_timeout}) {

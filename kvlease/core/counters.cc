@@ -21,6 +21,8 @@ std::string_view counter_name(Counter counter) {
       return "completion_duplicate";
     case Counter::kCompletionMismatch:
       return "completion_mismatch";
+    case Counter::kHeartbeatHold:
+      return "heartbeat_hold";
     case Counter::kCompletionEarly:
       return "completion_early";
     case Counter::kCompletionEarlyDropped:
@@ -75,6 +77,12 @@ std::string_view counter_name(Counter counter) {
       return "late_reports";
     case Counter::kRefusedAdmissions:
       return "refused_admissions";
+    case Counter::kHoldsNotKept:
+      return "holds_not_kept";
+    case Counter::kHoldsDeclined:
+      return "holds_declined";
+    case Counter::kHoldsTooShort:
+      return "holds_too_short";
     case Counter::kFallbacks:
       return "fallbacks";
     case Counter::kEventsDropped:

@@ -18,6 +18,7 @@ enum class Counter : std::uint8_t {
   kCompletionUnknown,  // for an id that is not live (L5); NIXL metrics: notifications after expiry
   kCompletionDuplicate,     // a second report of the same rank (L7)
   kCompletionMismatch,      // another n than the first of its group (L7)
+  kHeartbeatHold,           // named a hold that is not renewable (L39)
   kCompletionEarly,         // kept for a grant to come (L8)
   kCompletionEarlyDropped,  // bound or 60 s reached, or no grant came (L8)
   kNotifMalformed,          // not of the wire's forms (L44)
@@ -46,6 +47,9 @@ enum class Counter : std::uint8_t {
   kStaleReferences,    // (L31)
   kLateReports,        // reports about requests that are gone (L35)
   kRefusedAdmissions,  // 503 for slots or budget (L22, L43)
+  kHoldsNotKept,       // no slot or no room in their budget (L39, L49)
+  kHoldsDeclined,      // not read: about to end, by its owner's clock (L41)
+  kHoldsTooShort,      // not read: fewer tokens than kv_recompute_threshold (L42)
   kFallbacks,          // a remote prefill that was computed here instead (H07)
   kEventsDropped,      // nobody took them (L43)
   kCount,

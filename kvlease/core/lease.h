@@ -36,9 +36,10 @@ struct LeaseTimes {
 struct LeaseGrant {
   LeaseId id;
   SlotId slot;
-  std::uint64_t word = 0;  // the entry's word as granted
-  Duration remaining{};    // until expires_at, when the order was built
-  Duration extension{};
+  std::uint64_t word = 0;            // the entry's word as granted
+  Duration remaining{};              // until expires_at, when the order was built
+  Duration extension{};              // 0: a hold that no heartbeat renews (L39)
+  Duration lifetime_max = kForever;  // never longer than this from the grant (L48)
   bool operator==(const LeaseGrant&) const = default;
 };
 

@@ -162,11 +162,38 @@ constexpr std::array kOptions{
               [](const OptionValue& value, LeaseConfig& config) {
                 return set_integer(config.notification_bytes_max, value, 256, 1'048'576);
               }},
+    OptionRow{"bidirectional_kv_xfer", "false", "true or false", "L39",
+              "D keeps a finished request's blocks for P to read in the next turn.",
+              [](const OptionValue& value, LeaseConfig& config) {
+                return set_bool(config.bidirectional, value);
+              }},
+    OptionRow{"decoder_kv_blocks_ttl", "480", "a number of seconds, at least 0.05", "L39",
+              "D keeps them this long.",
+              [](const OptionValue& value, LeaseConfig& config) {
+                return assign(config.hold_ttl, duration_from(value, kLeaseDurationMin));
+              }},
+    OptionRow{"kv_hold_max_lifetime", "not renewable",
+              "a number of seconds, at least decoder_kv_blocks_ttl", "L39",
+              "Heartbeats may keep such a hold longer than its ttl, but not longer than this.",
+              [](const OptionValue& value, LeaseConfig& config) {
+                return assign(config.hold_max_lifetime, duration_from(value, kLeaseDurationMin));
+              }},
+    OptionRow{"kv_hold_max_blocks_fraction", "0.5", "a number above 0 and at most 1", "L49",
+              "The share of all blocks that holds may keep; above it the oldest is recalled.",
+              [](const OptionValue& value, LeaseConfig& config) {
+                return set_fraction(config.hold_max_blocks_fraction, value);
+              }},
+    OptionRow{"kv_recompute_threshold", "64", "an integer from 0 to 2147483647", "L42",
+              "P computes fewer missing tokens than this itself instead of reading them from D.",
+              [](const OptionValue& value, LeaseConfig& config) {
+                return set_integer(config.recompute_threshold, value, 0, 2'147'483'647);
+              }},
 };
 
-constexpr std::array<std::string_view, 6> kForeignOptions{
-    "backends",    "bidirectional_kv_xfer",     "decoder_kv_blocks_ttl", "kv_recompute_threshold",
-    "num_threads", "push_registration_timeout",
+constexpr std::array<std::string_view, 3> kForeignOptions{
+    "backends",
+    "num_threads",
+    "push_registration_timeout",
 };
 
 template <typename Number>
@@ -205,6 +232,12 @@ Result<void> check_times(const LeaseConfig& config) {
                  "kv_lease_max_hold is " + seconds_text(config.lease_max_hold) +
                      " but must be at least kv_lease_duration, which is " +
                      seconds_text(times.duration));
+  }
+  if (config.hold_max_lifetime != Duration::zero() && config.hold_max_lifetime < config.hold_ttl) {
+    return error(ErrorCode::kInvalidArgument,
+                 "kv_hold_max_lifetime is " + seconds_text(config.hold_max_lifetime) +
+                     " but must be at least decoder_kv_blocks_ttl, which is " +
+                     seconds_text(config.hold_ttl));
   }
   return {};
 }

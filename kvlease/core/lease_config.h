@@ -35,6 +35,12 @@ struct LeaseConfig {
   bool allow_unvalidated_peers = false;                                   // L28
   bool enforce_handshake_compat = true;         // L30; false is the documented switch (D15)
   std::uint32_t notification_bytes_max = 8192;  // L17
+  // Two-way transfer.
+  bool bidirectional = false;                     // bidirectional_kv_xfer (L39)
+  Duration hold_ttl = std::chrono::seconds{480};  // decoder_kv_blocks_ttl (L39)
+  Duration hold_max_lifetime = Duration::zero();  // kv_hold_max_lifetime; 0: fixed ttl
+  double hold_max_blocks_fraction = 0.5;          // kv_hold_max_blocks_fraction (L49)
+  std::uint32_t recompute_threshold = 64;         // kv_recompute_threshold, tokens (L42)
   bool operator==(const LeaseConfig&) const = default;
 };
 

@@ -246,10 +246,31 @@ TEST(LeaseConfigTest, WhatVllmKnowsIsAcceptedWithOneWarning) {  // L13
   EXPECT_THAT(parsed.warnings,
               ElementsAre("num_threads is an option of vLLM that kvlease does not use",
                           "backends is an option of vLLM that kvlease does not use"));
-  for (const char* name : {"bidirectional_kv_xfer", "decoder_kv_blocks_ttl",
-                           "kv_recompute_threshold", "push_registration_timeout"}) {
-    EXPECT_TRUE(is_foreign_option(name)) << name;
-  }
+  EXPECT_TRUE(is_foreign_option("push_registration_timeout"));
+  EXPECT_FALSE(is_foreign_option("bidirectional_kv_xfer"));
+}
+
+TEST(LeaseConfigTest, HoldsHaveTheirOptions) {  // L39, L42, L49
+  const LeaseConfig plain = accepted({});
+  EXPECT_FALSE(plain.bidirectional);
+  EXPECT_EQ(plain.hold_ttl, secs(480));
+  EXPECT_EQ(plain.hold_max_lifetime, Duration::zero());
+  EXPECT_EQ(plain.recompute_threshold, 64u);
+  const LeaseConfig set = accepted({{"bidirectional_kv_xfer", true},
+                                    {"decoder_kv_blocks_ttl", std::int64_t{60}},
+                                    {"kv_hold_max_lifetime", std::int64_t{90}},
+                                    {"kv_hold_max_blocks_fraction", 0.25},
+                                    {"kv_recompute_threshold", std::int64_t{0}}});
+  EXPECT_TRUE(set.bidirectional);
+  EXPECT_EQ(set.hold_ttl, secs(60));
+  EXPECT_EQ(set.hold_max_lifetime, secs(90));
+  EXPECT_EQ(set.hold_max_blocks_fraction, 0.25);
+  EXPECT_EQ(set.recompute_threshold, 0u);
+  EXPECT_EQ(refused({{"kv_hold_max_lifetime", std::int64_t{60}}}),
+            "kv_hold_max_lifetime is 60 s but must be at least decoder_kv_blocks_ttl, which is "
+            "480 s");
+  EXPECT_EQ(refused({{"bidirectional_kv_xfer", std::int64_t{1}}}),
+            "bidirectional_kv_xfer is 1 but must be true or false");
 }
 
 TEST(LeaseConfigTest, AKeyThatNobodyKnowsIsRefused) {  // L13

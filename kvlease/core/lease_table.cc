@@ -98,7 +98,7 @@ enum class LeaseState : std::uint8_t { kFree, kInBatch, kLive };
 struct alignas(64) Record {
   // Live: expires_at. In batch: when the oldest early completion is dropped. Else never.
   Instant deadline = kNever;
-  Instant expires_at_max;  // live: of hold_max
+  Instant expires_at_max;  // live: of lifetime_max
   Duration extension{};    // live
   SlotId slot;             // live
   std::uint32_t id_length = 0;
@@ -161,7 +161,7 @@ class LeaseTable::Impl {
     lease.state = LeaseState::kLive;
     lease.slot = grant.slot;
     lease.extension = grant.extension;
-    lease.expires_at_max = saturating_add(now, limits_.hold_max);
+    lease.expires_at_max = saturating_add(now, grant.lifetime_max);
     lease.deadline = earlier(saturating_add(now, grant.remaining), lease.expires_at_max);
     details(number).granted_at = now;
     ++live_;
@@ -279,6 +279,7 @@ class LeaseTable::Impl {
       if (leases[i] != nullptr) entries_.prefetch(leases[i]->slot);
     }
     std::uint64_t renewed = 0;
+    std::uint64_t holds = 0;
     for (std::size_t i = 0; i < ids.size(); ++i) {
       Record* lease = leases[i];
       if (lease != nullptr && !has_id(*lease, ids[i])) {
@@ -286,14 +287,19 @@ class LeaseTable::Impl {
         lease = number ? &record(*number) : nullptr;
       }
       if (lease == nullptr || lease->state != LeaseState::kLive) continue;  // L5: revives nothing
+      if (lease->extension == Duration::zero()) {  // L39: a hold
+        ++holds;
+        continue;
+      }
       const Instant until = saturating_add(now, lease->extension);  // L14: its own extension
-      // L2: never shortened; L48: never beyond its hold_max.
+      // L2: never shortened; L48: never beyond its lifetime_max.
       lease->deadline = std::max(lease->deadline, earlier(until, lease->expires_at_max));
       entries_.renew(lease->slot);  // L22
       ++renewed;
     }
     counters_.add(Counter::kLeasesRenewed, renewed);
-    counters_.add(Counter::kHeartbeatUnknown, ids.size() - renewed);
+    counters_.add(Counter::kHeartbeatHold, holds);
+    counters_.add(Counter::kHeartbeatUnknown, ids.size() - renewed - holds);
   }
 
   // Takes a free record for an id that is not in the index.

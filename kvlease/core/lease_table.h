@@ -31,8 +31,6 @@ struct LeaseTableLimits {
   std::size_t early_completions_max = 10'000;                // L8
   // Groups of readers kept for one lease; the oldest gives way to a new one (L7, L43).
   std::size_t reader_groups_max = 16;
-  // A lease is never renewed beyond its grant + this (kv_lease_max_hold, L48).
-  Duration hold_max = kForever;
 };
 
 // One report `<id>:<n>` as parsed (L7).

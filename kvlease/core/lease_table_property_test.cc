@@ -47,7 +47,8 @@ const std::array<LeaseTimes, 4> kTimes{{
     {.duration = kForever, .heartbeat_interval = secs(5), .extension = kForever},
 }};
 
-const LeaseTableLimits kLimits{.early_completions_max = 6, .hold_max = secs(700)};
+const LeaseTableLimits kLimits{.early_completions_max = 6};
+const Duration kLifetimeMax = secs(700);
 
 class Model {
  public:
@@ -73,7 +74,8 @@ class Model {
                         .slot = SlotId{slot},
                         .word = words_[slot],
                         .remaining = times.duration,
-                        .extension = times.extension};
+                        .extension = times.extension,
+                        .lifetime_max = kLifetimeMax};
     }
     return std::nullopt;
   }
@@ -82,7 +84,7 @@ class Model {
     const std::string& id = grant.id.str();
     const std::vector<Report> early = batch_[id];
     batch_.erase(id);
-    const Instant cap = saturating_add(now, kLimits.hold_max);
+    const Instant cap = saturating_add(now, kLifetimeMax);
     live_[id] = {.slot = grant.slot.value(),
                  .granted_at = now,
                  .expires_at = std::min(saturating_add(now, grant.remaining), cap),

@@ -273,8 +273,10 @@ TEST(LeaseTableTest, AForgottenRequestIsGone) {  // L34
 }
 
 TEST(LeaseTableTest, ALeaseIsNeverRenewedBeyondItsLongestHold) {  // L48
-  TestRank rank({.hold_max = secs(45)});
-  rank.grant("a", 1, kThirtySeconds, at(10));
+  TestRank rank;
+  LeaseGrant grant = rank.order("a", 1, kThirtySeconds);
+  grant.lifetime_max = secs(45);
+  rank.table.grant(grant, at(10));
   rank.renew({"a"}, at(30));
   EXPECT_EQ(rank.table.expires_at(LeaseId{"a"}), at(50));
   rank.renew({"a"}, at(49));

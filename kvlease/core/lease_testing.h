@@ -45,13 +45,15 @@ struct TestRank {
       : memory(slots), entries(memory, kTestWordHigh), table(limits, entries) {}
 
   // Grants a lease on a slot of the test's choice, as its word stands.
+  LeaseGrant order(const std::string& id, std::uint32_t slot, const LeaseTimes& times) const {
+    return {.id = LeaseId{id},
+            .slot = SlotId{slot},
+            .word = entries.word(SlotId{slot}),
+            .remaining = times.duration,
+            .extension = times.extension};
+  }
   void grant(const std::string& id, std::uint32_t slot, const LeaseTimes& times, Instant now) {
-    table.grant({.id = LeaseId{id},
-                 .slot = SlotId{slot},
-                 .word = entries.word(SlotId{slot}),
-                 .remaining = times.duration,
-                 .extension = times.extension},
-                now);
+    table.grant(order(id, slot, times), now);
   }
   void renew(const std::vector<std::string_view>& ids, Instant now) { table.renew(ids, now); }
   void complete(std::string_view id, std::uint32_t readers_expected, const AgentName& sender,

@@ -62,6 +62,7 @@ struct Scheduler::Request {
     return {.id = id,
             .client_id = client_id,
             .prompt_token_ids = std::span(token_ids).first(num_prompt_tokens),
+            .token_ids = token_ids,
             .cache_keys = cache_keys,
             .kv_transfer_params = kv_transfer_params};
   }
@@ -291,15 +292,17 @@ Scheduler::Start Scheduler::try_start(Request& request, Instant now) {
   std::uint32_t num_external_tokens = 0;
   if (!request.remote_settled) {
     const NewMatchedTokens matched =
-        connector_.get_num_new_matched_tokens(request.view(), num_local_tokens);
+        connector_.get_num_new_matched_tokens(request.view(), num_local_tokens, now);
     if (!matched.count) return Start::kAskAgain;
     KVL_CHECK(*matched.count == 0 || matched.is_async, "loads run beside the forward");
     num_external_tokens = *matched.count;
   }
   const std::size_t num_shared_blocks = blocks.size();
   pool_.add_run_refs(blocks);  // first, so that the allocation does not evict them
-  const auto own = pool_.allocate(blocks_for(request.num_tokens()) - num_shared_blocks);
+  const std::size_t missing = blocks_for(request.num_tokens()) - num_shared_blocks;
+  const auto own = pool_.allocate(missing);
   if (!own) {
+    connector_.recall_holds(missing - pool_.available());  // L49
     pool_.release_run_refs(blocks);
     return Start::kNoBlocks;
   }
@@ -326,8 +329,12 @@ Scheduler::Start Scheduler::try_start(Request& request, Instant now) {
 bool Scheduler::grow(Request& request) {
   const std::size_t needed = blocks_for(request.num_tokens());
   if (needed <= request.block_ids.size()) return true;
-  const auto more = pool_.allocate(needed - request.block_ids.size());
-  if (!more) return false;
+  const std::size_t missing = needed - request.block_ids.size();
+  const auto more = pool_.allocate(missing);
+  if (!more) {
+    connector_.recall_holds(missing - pool_.available());  // L49
+    return false;
+  }
   request.block_ids.insert(request.block_ids.end(), more->begin(), more->end());
   return true;
 }
@@ -489,16 +496,13 @@ void Scheduler::abort(const RequestId& id, Instant now) {
 // Takes the request out of its queue and tells the connector. Leased blocks are pinned before the
 // request lets go of them, so that nobody ever sees them as free (L1; F07).
 void Scheduler::finish(Request& request, RequestOutput output, Instant now) {
-  // Only the prompt is handed over: what was generated here is the reader's to generate, and was
-  // not counted against the budget of leases (L43).
-  const std::size_t prompt_tokens = request.view().prompt_token_ids.size();
-  const auto leasable = std::span<const BlockId>(request.block_ids)
-                            .first(std::min(request.block_ids.size(), blocks_for(prompt_tokens)));
-  RequestFinished finished = connector_.request_finished(
-      request.view(), finish_status(*output.finish_reason), leasable,
-      static_cast<std::uint32_t>(std::min<std::size_t>(request.num_tokens_with_kv, prompt_tokens)),
-      now);
-  if (finished.delay_free) pool_.lease(leasable);
+  const auto with_kv =
+      std::span<const BlockId>(request.block_ids)
+          .first(std::min(request.block_ids.size(), blocks_for(request.num_tokens_with_kv)));
+  RequestFinished finished =
+      connector_.request_finished(request.view(), finish_status(*output.finish_reason), with_kv,
+                                  request.num_tokens_with_kv, now);
+  if (finished.delay_free) pool_.lease(with_kv.first(finished.num_leased_blocks));
   output.kv_transfer_params = std::move(finished.kv_transfer_params);
   outputs_.push_back(std::move(output));
   waiting_.erase(request.arrival);

@@ -67,12 +67,14 @@ std::string counters_json(const Counters& counters) {
   return json.take();
 }
 
-std::string lease_json(const LeaseId& id, const EngineLeases::LiveLease& lease, Instant now) {
+std::string lease_json(const LeaseId& id, const EngineLeases::LiveLease& lease, bool is_hold,
+                       Instant now) {
   JsonWriter json;
   json.string("id", id.str());
   json.integer("slot", lease.slot.value());
   json.integer("blocks", lease.blocks.size());
   json.number("age_s", to_seconds(now - lease.granted_at));
+  if (is_hold) json.boolean("hold", true);
   return json.take();
 }
 
@@ -122,7 +124,9 @@ Instant Instance::turn(Instant now) {
 }
 
 void Instance::drain(Instant now) {
-  if (!draining_until_) draining_until_ = saturating_add(now, options_.drain_timeout);
+  if (draining_until_) return;
+  draining_until_ = saturating_add(now, options_.drain_timeout);
+  engine_->core().connector().recall_holds(SIZE_MAX);
 }
 
 bool Instance::drained(Instant now) const {
@@ -411,8 +415,9 @@ void Instance::list_leases(const HttpRequest&, HttpResponder responder) {
   const Instant now = loop_.now();
   const auto& leases = core.connector().leases();
   JsonWriter json;
-  json.json("leases", json_array_of(leases.live_leases(), [now](const auto& entry) {
-              return lease_json(entry.first, entry.second, now);
+  json.json("leases", json_array_of(leases.live_leases(), [&](const auto& entry) {
+              return lease_json(entry.first, entry.second, core.connector().is_hold(entry.first),
+                                now);
             }));
   if (leases.live() > 0)
     json.number("oldest_age_s", to_seconds(now - leases.oldest_grant()));  // L48

@@ -41,7 +41,8 @@ EngineFacts make_facts(const InstanceOptions& options, const InstanceIdentity& i
                                  .kv_cache_layout = "layer,block,kv,head,token"},
                     .tp_size = options.tp,
                     .advertise_host = "127.0.0.1",
-                    .advertise_port = identity.port};
+                    .advertise_port = identity.port,
+                    .clock_epoch = options.clock_epoch};
   for (std::byte& byte : facts.seal_key) byte = static_cast<std::byte>(prng.next());
   return facts;
 }

@@ -32,6 +32,7 @@ struct InstanceOptions {
   bool validate_reads = true;
   std::vector<std::string> allow_peers = {"127.0.0.1"};
   std::uint32_t landing_cells = 64;
+  Duration clock_epoch{};
 };
 
 // Who an instance is, this time.

@@ -24,6 +24,8 @@ struct Met {
   std::uint64_t lost = 0;
 };
 
+constexpr Duration kHoldTtl = seconds(4);
+
 class Walk {
  public:
   explicit Walk(std::uint64_t seed) : prng_(seed), world_(network_config()) {
@@ -78,6 +80,9 @@ class Walk {
     options.lease.load_failure_policy =
         one_in(3) ? LoadFailurePolicy::kFail : LoadFailurePolicy::kRecompute;
     options.lease.lease_slots = 6 + below(60);
+    options.lease.bidirectional = one_in(2);
+    options.lease.hold_ttl = kHoldTtl;
+    options.lease.recompute_threshold = below(6);
     options.scheduler.num_blocks = 16 + below(50);
     options.scheduler.max_num_seqs = 1 + below(8);
     options.inter_token_latency = milliseconds(one_in(2) ? below(300) : 0);
@@ -109,7 +114,7 @@ class Walk {
   }
 
   void act() {
-    switch (below(16)) {
+    switch (below(18)) {
       case 0:
       case 1:
       case 2:
@@ -138,6 +143,9 @@ class Walk {
         return world_.abort(below(world_.requests()));
       case 11:
         return release_some_lease();
+      case 12:
+      case 13:
+        return take_next_turn();
       default:
         return strike();
     }
@@ -151,8 +159,20 @@ class Walk {
     const std::string name = pick("D");
     if (world_.outcome(from).params.empty() || !world_.is_alive(name)) return;
     const std::string text = asked_[from].prompt;
-    world_.decode(name, text, world_.outcome(from).params, 8);
+    decodes_.push_back(world_.decode(name, text, world_.outcome(from).params, 8));
     remember(text, 8);
+  }
+
+  // What D holds may be read in the next turn, by whichever P, in time or not (L39).
+  void take_next_turn() {
+    if (decodes_.empty()) return;
+    const std::size_t recent = std::min<std::size_t>(decodes_.size(), 4);
+    const Ticket from = decodes_[decodes_.size() - 1 - below(recent)];
+    const std::string name = pick("P");
+    if (world_.outcome(from).params.empty() || !world_.is_alive(name)) return;
+    const std::string text = asked_[from].prompt + world_.outcome(from).text + prompt(3, 'n');
+    prefills_.push_back(world_.prefill_with(name, text, world_.outcome(from).params));
+    remember(text, 1);
   }
 
   void release_some_lease() {
@@ -240,6 +260,7 @@ class Walk {
     EXPECT_TRUE(world_.finishes(ticket, seconds(30)));
     EXPECT_EQ(world_.outcome(ticket).text, reference_text(text, 8));
     EXPECT_GT(world_.count(consumer, Counter::kReadsValidated), validated) << last_events();
+    world_.run_for(kHoldTtl);
     world_.expect_all_back();
   }
 
@@ -260,6 +281,7 @@ class Walk {
   World world_;
   std::vector<Asked> asked_;  // by ticket
   std::vector<Ticket> prefills_;
+  std::vector<Ticket> decodes_;
   Met met_;
 };
 

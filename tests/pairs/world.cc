@@ -132,6 +132,11 @@ Ticket World::prefill(const std::string& name, const std::string& text) {
                             .kv_transfer_params = KvTransferParams{.do_remote_decode = true}});
 }
 
+Ticket World::prefill_with(const std::string& name, const std::string& text,
+                           const std::string& held) {
+  return held.empty() ? prefill(name, text) : decode(name, text, held, 1);
+}
+
 Ticket World::decode(const std::string& name, const std::string& text, const std::string& params,
                      std::uint32_t max_tokens) {
   auto parsed = parse_kv_transfer_params(params, kParamsBytesMax);

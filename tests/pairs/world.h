@@ -83,6 +83,9 @@ class World {
   // --- requests
   Ticket add_request(const std::string& engine, NewRequest request);
   Ticket prefill(const std::string& engine, const std::string& prompt);
+  // With what D has held for this turn; empty: nothing.
+  Ticket prefill_with(const std::string& engine, const std::string& prompt,
+                      const std::string& held);
   Ticket decode(const std::string& engine, const std::string& prompt, const std::string& params,
                 std::uint32_t max_tokens);
   Ticket complete(const std::string& engine, const std::string& prompt, std::uint32_t max_tokens);

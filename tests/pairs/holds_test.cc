@@ -1,0 +1,202 @@
+// Two-way transfer for the next turn: D holds what it has computed, P reads what it lacks of it, or
+// declines; a wrong clock costs time and never truth (L36, L39–L42, L49).
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/pairs/fixture.h"
+
+namespace kvlease::pairs {
+namespace {
+
+constexpr std::uint32_t kAnswerTokens = 40;
+
+class Holds : public PairTest {
+ protected:
+  InstanceOptions two_way() const {
+    InstanceOptions options{.tp = tp()};
+    options.scheduler.num_blocks = 128;
+    options.lease.bidirectional = true;
+    options.lease.recompute_threshold = 8;
+    return options;
+  }
+
+  void add_two_way_pair() {
+    world.add("P", two_way());
+    world.add("D", two_way());
+  }
+
+  // One turn of a conversation: P prefills the whole of it with what D has held, D goes on.
+  // Returns the conversation with the answer; `held` is then what D holds.
+  std::string take_turn(const std::string& conversation, std::string& held) {
+    const Ticket prefilled = world.prefill_with("P", conversation, held);
+    EXPECT_TRUE(world.finishes(prefilled, seconds(30)));
+    EXPECT_EQ(world.outcome(prefilled).error_message, "");
+    const Ticket decoded =
+        world.decode("D", conversation, world.outcome(prefilled).params, kAnswerTokens);
+    EXPECT_TRUE(world.finishes(decoded, seconds(30)));
+    EXPECT_EQ(world.outcome(decoded).text, reference_text(conversation, kAnswerTokens));
+    held = world.outcome(decoded).params;
+    EXPECT_NE(held, "");
+    return conversation + world.outcome(decoded).text;
+  }
+
+  std::string first_turn(std::string& held) {
+    held.clear();
+    return take_turn(prompt(24, 'a'), held);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Ranks, Holds, ::testing::Values(1u, 2u));
+
+TEST_P(Holds, PReadsTheAnswerOfTheTurnBefore) {  // L39, L42
+  add_two_way_pair();
+  std::string held;
+  std::string conversation = first_turn(held);
+  EXPECT_EQ(world.engine("D").connector().holds(), 1u);
+  conversation = take_turn(conversation + prompt(5, 'b'), held);
+  world.run_for(seconds(1));
+  // P had the first prompt: only what D has added was read.
+  EXPECT_EQ(world.count("P", Counter::kReadsValidated), tp());
+  EXPECT_EQ(world.count("P", Counter::kFallbacks), 0u);
+  EXPECT_EQ(ended("D", LeaseEnd::kCompleted), 1u);  // P's completion has ended the hold
+  take_turn(conversation + prompt(5, 'c'), held);
+  EXPECT_EQ(world.count("P", Counter::kReadsValidated), 2 * tp());
+  EXPECT_EQ(world.count("D", Counter::kHeartbeatHold), 0u);  // holds are not renewed
+  world.run_for(seconds(481));                               // the last one's ttl
+  EXPECT_EQ(ended("D", LeaseEnd::kExpired), 1u);
+  world.expect_all_back();
+}
+
+TEST_P(Holds, NoHoldWithoutTheOption) {  // L39
+  add_pair();
+  const std::string text = prompt(24, 'a');
+  const Ticket decoded = world.decode("D", text, world.params_of_prefill("P", text), 8);
+  ASSERT_TRUE(world.finishes(decoded, seconds(5)));
+  EXPECT_EQ(world.outcome(decoded).params, "");
+  world.expect_all_back();
+}
+
+TEST_P(Holds, AShortRemainderIsComputedAndTheHoldReleased) {  // L42
+  InstanceOptions options = two_way();
+  options.lease.recompute_threshold = 64;  // more than an answer
+  world.add("P", options);
+  world.add("D", options);
+  std::string held;
+  const std::string conversation = first_turn(held);
+  take_turn(conversation + prompt(5, 'b'), held);
+  EXPECT_EQ(world.count("P", Counter::kReadsPosted), 0u);
+  EXPECT_EQ(world.count("P", Counter::kHoldsTooShort), 1u);
+  world.run_for(seconds(1));
+  EXPECT_EQ(ended("D", LeaseEnd::kCompleted), 1u);  // released by its reader's word
+}
+
+// P's clock and D's differ by days; what counts is the time that is left.
+TEST_P(Holds, AHoldIsReadInTimeAndDeclinedWhenItIsAboutToEnd) {  // L40, L41
+  InstanceOptions decode = two_way();
+  decode.clock_epoch = std::chrono::hours(100);
+  decode.lease.hold_ttl = seconds(60);
+  for (const std::int64_t wait : {50, 56}) {  // of 60, with a margin of 5
+    World fresh;
+    fresh.add("P", two_way());
+    fresh.add("D", decode);
+    const std::string text = prompt(24, 'a');
+    const Ticket first = fresh.decode("D", text, fresh.params_of_prefill("P", text), kAnswerTokens);
+    ASSERT_TRUE(fresh.finishes(first, seconds(5)));
+    // The handshake of P with D comes with an earlier turn.
+    const std::string next = text + fresh.outcome(first).text + prompt(3, 'b');
+    fresh.run_for(seconds(wait));
+    const Ticket second = fresh.prefill_with("P", next, fresh.outcome(first).params);
+    ASSERT_TRUE(fresh.finishes(second, seconds(20)));
+    EXPECT_EQ(fresh.outcome(second).text, reference_text(next, 1));
+    const bool read = wait < 55;
+    EXPECT_EQ(fresh.count("P", Counter::kReadsValidated), read ? tp() : 0u) << wait;
+    EXPECT_EQ(fresh.count("P", Counter::kReadsPosted), read ? tp() : 0u) << wait;
+    EXPECT_EQ(fresh.count("P", Counter::kHoldsDeclined), read ? 0u : 1u) << wait;
+    EXPECT_EQ(fresh.count("P", Counter::kFallbacks), 0u) << wait;
+  }
+}
+
+// A13: a router that drops or invents the expiry makes P too bold, and L24 makes that harmless.
+TEST_P(Holds, A13_AWrongOrMissingExpiryCostsARecomputeAndNoWrongText) {
+  for (const auto& expiry : {std::optional<double>{}, std::optional<double>{1e9}}) {
+    World fresh;
+    InstanceOptions decode = two_way();
+    decode.lease.hold_ttl = seconds(2);
+    fresh.add("P", two_way());
+    fresh.add("D", decode);
+    const std::string text = prompt(24, 'a');
+    const Ticket first = fresh.decode("D", text, fresh.params_of_prefill("P", text), kAnswerTokens);
+    ASSERT_TRUE(fresh.finishes(first, seconds(5)));
+    const std::string next = text + fresh.outcome(first).text + prompt(3, 'b');
+    const std::string params = edited(fresh.outcome(first).params, [&](KvTransferParams& held) {
+      held.remote_blocks_expiry_time = expiry;
+    });
+    fresh.run_for(seconds(3));                      // it has expired
+    for (char other = 'c'; other < 'j'; ++other) {  // and its blocks are others' by now
+      const Ticket used = fresh.complete("D", prompt(60, other), 2);
+      ASSERT_TRUE(fresh.finishes(used, seconds(5)));
+    }
+    const Ticket second = fresh.prefill_with("P", next, params);
+    ASSERT_TRUE(fresh.finishes(second, seconds(20)));
+    EXPECT_EQ(fresh.outcome(second).text, reference_text(next, 1));
+    EXPECT_EQ(fresh.count("P", Counter::kReadsRejected), tp());
+    EXPECT_EQ(fresh.count("P", Counter::kReadsValidated), 0u);
+  }
+}
+
+TEST_P(Holds, TheOldestHoldGivesWayToOthersAndToRequests) {  // L49
+  InstanceOptions decode = two_way();
+  decode.scheduler.num_blocks = 64;  // a budget of 32
+  world.add("P", two_way());
+  world.add("D", decode);
+  for (char turn = 'a'; turn < 'e'; ++turn) {
+    const std::string text = prompt(24, turn);
+    const Ticket ticket =
+        world.decode("D", text, world.params_of_prefill("P", text), kAnswerTokens);
+    ASSERT_TRUE(world.finishes(ticket, seconds(5)));
+  }
+  world.run_for(seconds(1));
+  EXPECT_EQ(world.engine("D").connector().holds(), 2u);  // of 16 blocks each
+  EXPECT_EQ(ended("D", LeaseEnd::kRecalled), 2u);
+  // A request that needs more than what is free.
+  const Ticket large = world.complete("D", prompt(200, 'z'), 2);
+  ASSERT_TRUE(world.finishes(large, seconds(5)));
+  EXPECT_EQ(world.outcome(large).text, reference_text(prompt(200, 'z'), 2));
+  EXPECT_GT(ended("D", LeaseEnd::kRecalled), 2u);
+}
+
+TEST_P(Holds, AHeartbeatThatNamesAHoldChangesNothing) {  // L39
+  add_two_way_pair();
+  std::string held;
+  first_turn(held);
+  const auto& live = world.engine("D").connector().leases().live_leases();
+  ASSERT_EQ(live.size(), 1u);
+  const LeaseId hold = live.begin()->first;
+  world.run_for(seconds(470));
+  EXPECT_TRUE(world.engine("D").connector().renew(std::vector{hold}).empty());
+  world.run_for(std::chrono::milliseconds(1));
+  world.run_for(seconds(11));
+  EXPECT_EQ(world.count("D", Counter::kHeartbeatHold), tp());
+  EXPECT_EQ(ended("D", LeaseEnd::kExpired), 1u);
+}
+
+TEST_P(Holds, ARenewableHoldLivesOnWithinItsMaximum) {  // L2, L39
+  InstanceOptions decode = two_way();
+  decode.lease.hold_ttl = seconds(60);
+  decode.lease.hold_max_lifetime = seconds(150);
+  world.add("P", two_way());
+  world.add("D", decode);
+  std::string held;
+  const std::string conversation = first_turn(held);
+  const LeaseId hold = world.engine("D").connector().leases().live_leases().begin()->first;
+  for (int beat = 0; beat < 4; ++beat) {
+    world.run_for(seconds(35));
+    EXPECT_EQ(live("D"), 1u) << beat;
+    world.engine("D").connector().renew(std::vector{hold});
+  }
+  world.run_for(seconds(20));  // 160 s
+  EXPECT_EQ(ended("D", LeaseEnd::kExpired), 1u);
+}
+
+}  // namespace
+}  // namespace kvlease::pairs
