@@ -29,7 +29,9 @@ namespace {
 struct DemoOptions {
   std::uint32_t requests = 8;
   double lease_seconds = 2;
-  std::uint32_t tp = 1;
+  std::uint32_t prefill_tp = 1;
+  std::uint32_t decode_tp = 1;
+  bool multi_turn = false;
   bool json = false;
   std::string nixl_path;
 };
@@ -43,6 +45,9 @@ constexpr std::uint32_t kRoutedInSecondStory = 6;
 constexpr std::uint32_t kDirectInSecondStory = 2;
 // Late by more than this, a lease's end would be a bug, not a busy machine.
 constexpr double kReclaimSlackSeconds = 1;
+// Of the conversation.
+constexpr std::uint32_t kTurns = 4;
+constexpr std::uint32_t kHoldSeconds = 20;
 constexpr const char* kPrefills[] = {"P1", "P2"};
 constexpr const char* kDecodes[] = {"D1", "D2"};
 constexpr const char* kDoomed = "D2";
@@ -89,6 +94,9 @@ class Demo {
   Result<void> run() {
     if (const auto done = start(); !done) return done;
     if (const auto done = wait_longer_than_a_lease(); !done) return done;
+    if (options_.multi_turn) {
+      if (const auto done = converse(); !done) return done;
+    }
     if (const auto done = kill_a_decoder(); !done) return done;
     return finish();
   }
@@ -99,12 +107,14 @@ class Demo {
  private:
   Result<void> start();
   Result<void> wait_longer_than_a_lease();
+  Result<void> converse();
   Result<void> kill_a_decoder();
   Result<void> finish();
 
   std::vector<std::string> instance_arguments(const std::string& name) const;
   Cluster::CompletionCall completion(const DemoRequest& request) const;
   Result<DemoRequest*> new_request();
+  Result<DemoRequest*> new_request(std::string prompt);
   void send(DemoRequest& request, const std::string& to, bool stream, const std::string& params);
   Result<void> hand_over_directly(DemoRequest& request);
   Result<void> wait_for_answers();
@@ -223,12 +233,19 @@ std::vector<std::string> Demo::instance_arguments(const std::string& name) const
   const bool decode = name.starts_with('D');
   JsonWriter extra;
   extra.number("kv_lease_duration", options_.lease_seconds);
+  if (options_.multi_turn) {
+    extra.boolean("bidirectional_kv_xfer", true);
+    extra.integer("decoder_kv_blocks_ttl", kHoldSeconds);
+    extra.integer("kv_recompute_threshold", 16);  // below the length of an answer here
+  }
   JsonWriter config;
   config.string("kv_connector", "NixlConnector");
   config.string("kv_role", decode ? "kv_consumer" : "kv_producer");
   config.string("engine_id", name);
   config.json("kv_connector_extra_config", extra.take());
-  std::vector<std::string> arguments{"--tensor-parallel-size", std::to_string(options_.tp)};
+  const std::uint32_t tp = decode ? options_.decode_tp : options_.prefill_tp;
+  std::vector<std::string> arguments;
+  if (name != "single") arguments = {"--tensor-parallel-size", std::to_string(tp)};
   if (name != "single") arguments.insert(arguments.end(), {"--kv-transfer-config", config.take()});
   if (decode) {  // one request at a time, each for half a lease
     const double per_token = options_.lease_seconds / 2 / kMaxTokens;
@@ -277,10 +294,14 @@ Cluster::CompletionCall Demo::completion(const DemoRequest& request) const {
 }
 
 Result<DemoRequest*> Demo::new_request() {
-  const auto number = static_cast<std::uint32_t>(requests_.size());
+  return new_request(prompt_text(static_cast<std::uint32_t>(requests_.size())));
+}
+
+Result<DemoRequest*> Demo::new_request(std::string prompt) {
+  const std::size_t number = requests_.size();
   DemoRequest& request = *requests_.emplace_back(std::make_unique<DemoRequest>());
   request.id = "r" + std::to_string(number);
-  request.prompt = prompt_text(number);
+  request.prompt = std::move(prompt);
   const auto expected = cluster_.complete("single", completion(request));
   if (!expected) return std::unexpected(expected.error());
   request.expected = expected->text;
@@ -331,6 +352,30 @@ Result<void> Demo::wait_longer_than_a_lease() {
     send(*requests_[i], "router", i % 2 == 1, "");
   }
   return wait_for_answers();
+}
+
+// D holds what it has computed, the router remembers it, and P reads it in the next turn.
+Result<void> Demo::converse() {
+  title("a conversation: P reads from D what D has computed in the turn before");
+  std::string conversation = "Once upon a time there was a cache.";
+  for (std::uint32_t turn = 0; turn < kTurns; ++turn) {
+    const auto made = new_request(conversation + " What happened next in it, in some detail?");
+    if (!made) return std::unexpected(made.error());
+    DemoRequest& request = **made;
+    request.note = "turn " + std::to_string(turn + 1);
+    Cluster::CompletionCall call = completion(request);
+    call.conversation_id = "demo";
+    request.begun = cluster_.now();
+    request.call = cluster_.begin_completion("router", call);
+    if (const auto done = wait_for_answers(); !done) return done;
+    conversation = request.prompt + request.expected;
+  }
+  const std::uint64_t reads = events_seen_["P1 read_validated"] + events_seen_["P2 read_validated"];
+  if (reads < (kTurns - 1) * options_.prefill_tp) {
+    return error(ErrorCode::kUnavailable, "P has not read what D held: " + std::to_string(reads) +
+                                              " reads in " + std::to_string(kTurns) + " turns");
+  }
+  return {};
 }
 
 // As a client does that knows its instances, and needs no router.
@@ -518,9 +563,13 @@ int run_demo(std::span<const std::string> arguments) {
   app.add_option("--kv-lease-duration", options.lease_seconds, "seconds")
       ->check(number_between(0.5, 600))
       ->capture_default_str();
-  app.add_option("--tensor-parallel-size", options.tp, "ranks of every instance")
-      ->check(integer_between(1, 4))
+  app.add_option("--prefill-tp", options.prefill_tp, "ranks of each prefill instance")
+      ->check(integer_between(1, 8))
       ->capture_default_str();
+  app.add_option("--decode-tp", options.decode_tp, "ranks of each decode instance")
+      ->check(integer_between(1, 8))
+      ->capture_default_str();
+  app.add_flag("--multi-turn", options.multi_turn, "show a conversation, too");
   app.add_option("--nixl-path", options.nixl_path, "as for kvlease serve");
   app.add_flag("--json", options.json, "print the result as JSON, and the story on stderr");
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());

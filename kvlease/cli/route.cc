@@ -107,6 +107,7 @@ int route(ProxyOptions options, bool log_events) {
   const Log log(LogOptions{});
   const Logger logger = log.component("route");
   EventLines events(logger);
+  options.on_warning = [&](const std::string& text) { logger.warning(text); };
   if (log_events) options.on_event = [&](std::string_view line) { events.write(line); };
   std::signal(SIGPIPE, SIG_IGN);  // whoever reads our events may go away
   EventLoop loop;

@@ -141,27 +141,6 @@ TEST(LeaseTableTest, ADeadReaderAndItsSuccessorAreNeverAddedUp) {  // L7
   EXPECT_EQ(ended[0].readers_expected, 2u);
 }
 
-TEST(LeaseTableTest, E01_ARankWaitsForAllOfItsReaders) {  // L7
-  const Instant late = at(29) + std::chrono::milliseconds(500);
-  TestRank rank;
-  for (const std::uint32_t slot : {1u, 2u}) {
-    rank.grant(slot == 1 ? "both" : "one", slot, kThirtySeconds, at(0));
-  }
-  rank.complete("both", 2, reader_agent("dec", 0), at(29));
-  rank.complete("one", 2, reader_agent("dec", 0), at(29));
-  rank.complete("one", 2, reader_agent("dec", 0), at(29));  // the same rank again
-  EXPECT_THAT(rank.table.take_ended(), IsEmpty());
-  rank.complete("both", 2, reader_agent("dec", 1), late);
-  const std::vector<LeaseEnded> completed = rank.table.take_ended();
-  ASSERT_EQ(completed.size(), 1u);
-  EXPECT_EQ(completed[0].end, LeaseEnd::kCompleted);
-  const std::vector<LeaseEnded> expired = rank.sweep(at(30));
-  ASSERT_EQ(expired.size(), 1u);
-  EXPECT_EQ(expired[0].end, LeaseEnd::kExpired);
-  EXPECT_EQ(expired[0].readers_done, 1u);
-  EXPECT_EQ(expired[0].readers_expected, 2u);
-}
-
 TEST(LeaseTableTest, ARemadeAgentIsTheSameRank) {  // L7, L21
   TestRank rank;
   rank.grant("a", 1, kThirtySeconds, at(0));

@@ -2,6 +2,7 @@
 #include "kvlease/route/bodies.h"
 
 #include <algorithm>
+#include <cctype>
 
 #include "kvlease/wire/json_fields.h"
 
@@ -9,17 +10,30 @@ namespace kvlease {
 namespace {
 
 constexpr std::string_view kParams = "kv_transfer_params";
+constexpr std::string_view kConversation = "conversation_id";
+constexpr std::size_t kConversationBytesMax = 256;
+constexpr std::string_view kEventData = "data: ";
+constexpr std::string_view kEventEnd = "\n\n";
+// Of one server-sent event, or of an answer in one piece (L43).
+constexpr std::size_t kWatchedBytesMax = std::size_t{4} << 20;
 
 // Asks P for a lease (spec of vLLM's connector, section 2.2).
 constexpr std::string_view kRemoteDecode =
     R"({"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,)"
     R"("remote_block_ids":null,"remote_host":null,"remote_port":null})";
 
+// What stands in a URL as it is, as every id of ours does (L45).
+constexpr TextRule kUrlText{"letters, digits, '.', '_' and '-'", [](std::string_view text) {
+                              return std::ranges::all_of(text, [](unsigned char c) {
+                                return std::isalnum(c) || c == '.' || c == '_' || c == '-';
+                              });
+                            }};
+
 std::optional<LeaseId> lease_of(std::string_view params) {
   std::optional<Error> ignored;
   std::optional<LeaseId> lease;
   open_json(params, kRoutedBodyBytesMax, kParams, ignored)
-      .string("remote_request_id", kAnyText, lease);
+      .string("remote_request_id", kUrlText, lease);
   return lease;
 }
 
@@ -74,14 +88,36 @@ std::string JsonEdit::text() const {
 Result<ClientBody> ClientBody::parse(std::string body) {
   auto fields = JsonEdit::open(body, "the body");
   if (!fields) return std::unexpected(fields.error());
-  if (fields->find(kParams).value_or("null") != "null") {
-    return error(ErrorCode::kInvalidArgument,
-                 std::string(kParams) + ": the router fills it in; allowed: null or nothing");
+  ClientBody parsed(*std::move(fields));
+  JsonEdit& own = parsed.fields_;
+  if (const auto held = own.find(kParams); held.value_or("null") != "null") {
+    const auto params = JsonEdit::open(std::string(*held), kParams);
+    if (!params || params->find("do_remote_decode") != "true") {
+      return error(ErrorCode::kInvalidArgument,
+                   "`" + std::string(kParams) +
+                       "` must be what the answer before held, null, or nothing: the router fills "
+                       "in the rest");
+    }
+    parsed.held_params_ = std::string(*held);
+    own.remove(kParams);
   }
-  return ClientBody(std::move(body), *std::move(fields));
+  const auto conversation = own.find(kConversation);
+  if (conversation.value_or("null") != "null") {
+    auto text = json_string(*conversation);
+    if (!text || text->empty() || text->size() > kConversationBytesMax) {
+      return error(ErrorCode::kInvalidArgument,
+                   "`" + std::string(kConversation) + "` must be a string of 1 to " +
+                       std::to_string(kConversationBytesMax) + " bytes");
+    }
+    parsed.conversation_ = *std::move(text);
+  }
+  if (conversation) own.remove(kConversation);
+  const bool untouched = !conversation && !parsed.held_params_;
+  parsed.alone_body_ = untouched ? std::move(body) : own.text();
+  return parsed;
 }
 
-std::string ClientBody::prefill_body() const {
+std::string ClientBody::prefill_body(const std::optional<std::string>& held_params) const {
   JsonEdit fields = fields_;
   fields.set("stream", "false");
   fields.set("max_tokens", "1");
@@ -90,7 +126,7 @@ std::string ClientBody::prefill_body() const {
   for (const std::string_view name : {"stream_options", "min_tokens", "min_completion_tokens"}) {
     fields.remove(name);
   }
-  fields.set(kParams, kRemoteDecode);
+  fields.set(kParams, held_params ? std::string_view(*held_params) : kRemoteDecode);
   return fields.text();
 }
 
@@ -117,6 +153,34 @@ std::optional<Handoff> take_handoff(std::string_view prefill_answer, ReleaseBy r
   handoff.kv_transfer_params = params->text();
   handoff.release_by = ReleaseBy::kRouter;
   return handoff;
+}
+
+void ParamsWatch::feed(std::string_view piece) {
+  if (gave_up_) return;
+  text_ += piece;
+  for (std::size_t end = text_.find(kEventEnd); end != std::string::npos;
+       end = text_.find(kEventEnd)) {
+    const std::string_view event = std::string_view(text_).substr(0, end);
+    if (event.starts_with(kEventData)) look_into(event.substr(kEventData.size()));
+    text_.erase(0, end + kEventEnd.size());
+  }
+  gave_up_ = text_.size() > kWatchedBytesMax;
+  if (gave_up_) text_.clear();
+}
+
+std::optional<std::string> ParamsWatch::params() const {
+  if (params_ || text_.empty()) return params_;
+  ParamsWatch whole;
+  whole.look_into(text_);
+  return whole.params_;
+}
+
+void ParamsWatch::look_into(std::string_view json) {
+  if (json.find(kParams) == std::string_view::npos) return;  // cheap, and mostly so
+  std::optional<Error> problem;
+  const JsonObject answer = open_json(json, kWatchedBytesMax, "an answer", problem);
+  const auto found = answer.rest().find(kParams);
+  if (found != answer.rest().end() && found->second != "null") params_ = std::string(found->second);
 }
 
 }  // namespace kvlease

@@ -46,22 +46,46 @@ class JsonEdit {
 // What a client asked for.
 class ClientBody {
  public:
-  // Errors: as JsonEdit::open; kInvalidArgument when it brings kv_transfer_params of its own.
+  // Errors: as JsonEdit::open; kInvalidArgument for kv_transfer_params that are not what a decode
+  // instance holds for the next turn (L39), and for a conversation_id that is no text.
   static Result<ClientBody> parse(std::string body);
 
-  // For P: one token, in one piece, and a lease on its KV.
-  std::string prefill_body() const;
+  // `conversation_id`, which goes to no instance; empty: none.
+  const std::string& conversation() const { return conversation_; }
+  // The kv_transfer_params of the answer before, when the client carries them itself.
+  const std::optional<std::string>& held_params() const { return held_params_; }
+
+  // For P: one token, in one piece, a lease on its KV, and what D holds for this turn, if anything.
+  std::string prefill_body(const std::optional<std::string>& held_params) const;
   // For D, with the object that P answered with.
   std::string decode_body(std::string_view kv_transfer_params) const;
-  // As the client sent it, byte for byte: for a D that computes the prompt itself.
-  const std::string& original() const { return original_; }
+  // For a D that computes the prompt itself: as the client sent it, byte for byte but for what is
+  // no instance's.
+  const std::string& alone_body() const { return alone_body_; }
 
  private:
-  ClientBody(std::string original, JsonEdit fields)
-      : original_(std::move(original)), fields_(std::move(fields)) {}
+  explicit ClientBody(JsonEdit fields) : fields_(std::move(fields)) {}
 
-  std::string original_;
   JsonEdit fields_;
+  std::string alone_body_;
+  std::string conversation_;
+  std::optional<std::string> held_params_;
+};
+
+// Watches an answer go by, whole or as server-sent events, for the kv_transfer_params in it: what D
+// holds for the next turn.
+class ParamsWatch {
+ public:
+  void feed(std::string_view piece);
+  // The last ones that were seen. Requires: the whole answer was fed.
+  std::optional<std::string> params() const;
+
+ private:
+  void look_into(std::string_view json);
+
+  std::string text_;  // since the last event's end
+  bool gave_up_ = false;
+  std::optional<std::string> params_;
 };
 
 // What P hands to D.

@@ -38,11 +38,11 @@ TEST(BodiesTest, PrefillBody) {
        R"({"max_completion_tokens":1,"n":1,"stream":false,"max_tokens":1,)"},
   };
   for (const auto& body : kCases) {
-    EXPECT_EQ(parsed(std::string(body.client)).prefill_body(),
+    EXPECT_EQ(parsed(std::string(body.client)).prefill_body({}),
               std::string(body.prefill) + std::string(kAsked) + '}');
   }
   EXPECT_EQ(
-      parsed(R"({"stream":true,"kv_transfer_params":null,"n":1,"max_tokens":1})").prefill_body(),
+      parsed(R"({"stream":true,"kv_transfer_params":null,"n":1,"max_tokens":1})").prefill_body({}),
       "{\"stream\":false," + std::string(kAsked) + R"(,"n":1,"max_tokens":1})");
 }
 
@@ -59,7 +59,7 @@ TEST(BodiesTest, DecodeBodyIsTheClientsWithTheParamsVerbatim) {
 
 TEST(BodiesTest, OriginalIsUntouched) {
   const std::string body = " {\n \"a\" : 1 ,\"kv_transfer_params\":null}\n";
-  EXPECT_EQ(parsed(body).original(), body);
+  EXPECT_EQ(parsed(body).alone_body(), body);
 }
 
 TEST(BodiesTest, RefusesWhatItCannotRoute) {
@@ -73,7 +73,9 @@ TEST(BodiesTest, RefusesWhatItCannotRoute) {
       {"\"x\"", "allowed: an object"},
       {R"({"a":1,"a":2})", "each field once"},
       {R"({"a":1,"\u0061":2})", "each field once"},
-      {R"({"kv_transfer_params":{"do_remote_decode":true}})", "kv_transfer_params"},
+      {R"({"kv_transfer_params":{"do_remote_prefill":true}})", "kv_transfer_params"},
+      {R"({"conversation_id":7})", "conversation_id"},
+      {R"({"conversation_id":""})", "conversation_id"},
       {R"({"kv_transfer_params":7})", "kv_transfer_params"},
       {R"({"a":)" + std::string(40, '[') + std::string(40, ']') + "}", "the body is no JSON"},
       {std::string(kRoutedBodyBytesMax + 1, ' '), "at most 33554432"},
@@ -133,9 +135,9 @@ TEST(BodiesTest, UnknownFieldsSurviveByteForByteInTheirOrder) {
       }
     }
     const ClientBody body = parsed("{ " + joined(all, " ,\n ") + " }");
-    EXPECT_EQ(body.prefill_body(), '{' + joined(unknown, ",") +
-                                       R"(,"stream":false,"max_tokens":1,"n":1,)" +
-                                       std::string(kAsked) + '}');
+    EXPECT_EQ(body.prefill_body({}), '{' + joined(unknown, ",") +
+                                         R"(,"stream":false,"max_tokens":1,"n":1,)" +
+                                         std::string(kAsked) + '}');
     EXPECT_EQ(body.decode_body("{}"), '{' + joined(all, ",") + R"(,"kv_transfer_params":{}})");
     // The same members as a P's params: a router that sets release_by leaves them alone.
     const std::string reference = R"({)" + joined(unknown, ",");
@@ -181,6 +183,51 @@ TEST(BodiesTest, H07_AnswersWithoutHandoff) {
   }
   EXPECT_EQ(take_handoff(R"({"kv_transfer_params":{"remote_request_id":7}})", ReleaseBy::kDecoder),
             (Handoff{.kv_transfer_params = R"({"remote_request_id":7})"}));
+}
+
+// L39: what the client or the router has kept of the answer before goes to P, and nowhere else.
+TEST(BodiesTest, WhatDHoldsForThisTurnGoesToPOnly) {
+  const std::string held = R"({"do_remote_decode":true,"x":9007199254740993})";
+  const ClientBody carried =
+      parsed(R"({"prompt":"a","kv_transfer_params":)" + held + R"(,"conversation_id":"c"})");
+  EXPECT_EQ(carried.conversation(), "c");
+  EXPECT_EQ(carried.held_params(), held);
+  EXPECT_EQ(
+      carried.prefill_body(held),
+      R"({"prompt":"a","stream":false,"max_tokens":1,"n":1,"kv_transfer_params":)" + held + "}");
+  EXPECT_EQ(carried.decode_body("{}"), R"({"prompt":"a","kv_transfer_params":{}})");
+  EXPECT_EQ(carried.alone_body(), R"({"prompt":"a"})");
+  const ClientBody null = parsed(R"({"prompt":"a","conversation_id":null})");
+  EXPECT_EQ(null.conversation(), "");
+  EXPECT_EQ(null.alone_body(), R"({"prompt":"a"})");
+}
+
+TEST(ParamsWatchTest, FindsTheLastParamsHoweverTheAnswerComes) {
+  const std::string whole = R"({"text":"a","kv_transfer_params":{"x":1}})";
+  const std::string stream =
+      "data: {\"text\":\"a\",\"kv_transfer_params\":null}\n\n"
+      "data: {\"text\":\"kv_transfer_params\"}\n\n"
+      "data: {\"kv_transfer_params\":{\"x\": 2}}\n\ndata: [DONE]\n\n";
+  for (const auto& [answer, found] : std::vector<std::pair<std::string, std::string>>{
+           {whole, R"({"x":1})"}, {stream, R"({"x": 2})"}}) {
+    for (std::size_t step = 1; step <= answer.size(); step += 7) {
+      ParamsWatch watch;
+      for (std::size_t at = 0; at < answer.size(); at += step) {
+        watch.feed(std::string_view(answer).substr(at, step));
+      }
+      EXPECT_EQ(watch.params(), found) << step;
+    }
+  }
+  for (const char* nothing :
+       {"", "{}", "no JSON", "data: {}\n\n", "data: kv_transfer_params\n\n"}) {
+    ParamsWatch watch;
+    watch.feed(nothing);
+    EXPECT_EQ(watch.params(), std::nullopt) << nothing;
+  }
+  ParamsWatch bounded;  // L43
+  for (int i = 0; i < 100; ++i) bounded.feed(std::string(100'000, 'x'));
+  bounded.feed(whole);
+  EXPECT_EQ(bounded.params(), std::nullopt);
 }
 
 }  // namespace

@@ -106,6 +106,7 @@ std::string completion_request(const Cluster::CompletionCall& call) {
   body.string("model", "synthetic");
   body.string("prompt", call.prompt);
   body.integer("max_tokens", call.max_tokens);
+  if (!call.conversation_id.empty()) body.string("conversation_id", call.conversation_id);
   if (call.stream) body.boolean("stream", true);
   if (call.ignore_eos) body.boolean("ignore_eos", true);
   if (!call.kv_transfer_params.empty()) body.json("kv_transfer_params", call.kv_transfer_params);

@@ -108,6 +108,7 @@ class Cluster {
     std::string kv_transfer_params;
     bool ignore_eos = false;
     bool stream = false;
+    std::string conversation_id = {};  // for a router
     Duration timeout = std::chrono::seconds{60};
   };
   Result<CompletionResult> complete(const std::string& name, const CompletionCall& call);

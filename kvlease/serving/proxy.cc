@@ -14,6 +14,7 @@ namespace kvlease {
 namespace {
 
 constexpr Duration kProbeTimeout = std::chrono::seconds{1};
+constexpr Duration kWarningInterval = std::chrono::minutes{1};
 constexpr Duration kReleaseTimeout = std::chrono::seconds{5};
 
 }  // namespace
@@ -23,6 +24,7 @@ Proxy::Proxy(EventLoop& loop, ProxyOptions options)
       options_(std::move(options)),
       prefill_(options_.prefill.size(), options_.seed + 1),
       decode_(options_.decode.size(), options_.seed + 2),
+      conversations_(options_.conversations_max),
       ids_(options_.seed) {}
 
 Proxy::~Proxy() = default;
@@ -172,8 +174,9 @@ void Proxy::probe(BackendRole role, Instant now) {
   }
 }
 
-void Proxy::on_call_died(BackendRole role, const std::optional<Target>& target) {
-  if (!target || !target->backend) return;
+void Proxy::on_call_died(BackendRole role, const std::optional<Target>& target, const Error& why) {
+  const bool died = why.code == ErrorCode::kUnavailable || why.code == ErrorCode::kTimeout;
+  if (!died || !target || !target->backend) return;
   const BackendState before = pool(role).state(*target->backend);
   if (pool(role).on_call_died(*target->backend)) tell_backend(role, *target->backend, before);
 }
@@ -183,7 +186,10 @@ void Proxy::tell_backend(BackendRole role, std::size_t backend, BackendState bef
   const std::string url = Target{urls(role)[backend], backend}.text();
   metrics_.set_backend({.url = url, .role = role, .is_up = state == BackendState::kReady});
   const bool was_known = before == BackendState::kBusy || before == BackendState::kDown;
-  if (state == BackendState::kDown) tell("backend_down", "", url);
+  if (state == BackendState::kDown) {
+    tell("backend_down", "", url);
+    warn("backend_down " + url, "cannot be reached");
+  }
   if (state == BackendState::kBusy) tell("backend_busy", "", url);
   if (state == BackendState::kReady && was_known) tell("backend_up", "", url);
 }
@@ -197,7 +203,10 @@ void Proxy::release(const Target& prefill, const LeaseId& lease, bool again) {
                        .target = "/kvlease/v1/leases/" + lease.str(),
                        .connect_timeout = options_.connect_timeout,
                        .timeout = kReleaseTimeout};
-  if (!options_.peer_key.empty()) call.headers.add(std::string(kPeerKeyHeader), options_.peer_key);
+  // L51: not to a host that a client has named, whatever listens on that port.
+  if (!options_.peer_key.empty() && prefill.backend) {
+    call.headers.add(std::string(kPeerKeyHeader), options_.peer_key);
+  }
   const auto done = [this, number](const Result<HttpResponse>& response) {
     const auto it = releases_.find(number);
     const Release release = std::move(it->second);
@@ -213,6 +222,14 @@ void Proxy::release(const Target& prefill, const LeaseId& lease, bool again) {
   releases_.emplace(number,
                     Release{.prefill = prefill, .lease = lease, .again = again, .call = {}});
   releases_.at(number).call = HttpCall::start(loop_, std::move(call), done);
+}
+
+void Proxy::warn(std::string_view kind, std::string_view text) {
+  if (!options_.on_warning) return;
+  const auto [it, is_new] = next_warning_.try_emplace(std::string(kind), loop_.now());
+  if (!is_new && loop_.now() < it->second) return;
+  it->second = loop_.now() + kWarningInterval;
+  options_.on_warning(std::string(kind) + ": " + std::string(text));
 }
 
 void Proxy::tell(std::string_view event, std::string_view request, std::string_view detail) {

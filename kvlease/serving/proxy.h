@@ -17,6 +17,7 @@
 #include "kvlease/obs/route_metrics.h"
 #include "kvlease/route/backends.h"
 #include "kvlease/route/bodies.h"
+#include "kvlease/route/conversations.h"
 #include "kvlease/route/routed_request.h"
 #include "kvlease/runtime/http_client.h"
 #include "kvlease/runtime/http_server.h"
@@ -38,9 +39,13 @@ struct ProxyOptions {
   Duration decode_timeout = std::chrono::seconds{600};
   Duration drain_timeout = std::chrono::seconds{30};
   std::size_t requests_max = 4096;  // under way; more get 503 (L43)
-  std::uint64_t seed = 0;           // of the probes' jitter and of request ids
+  std::size_t conversations_max = 65'536;
+  std::uint64_t seed = 0;  // of the probes' jitter and of request ids
   // Called with every event as one JSON object; empty: nobody listens.
   std::function<void(std::string_view json)> on_event;
+  // Called with what an operator should know, at most once a minute of each kind (H07); empty:
+  // nobody listens.
+  std::function<void(const std::string& text)> on_warning;
 };
 
 class Proxy {
@@ -76,13 +81,15 @@ class Proxy {
     std::string path;
     HttpHeaders headers;  // as both legs get them
     ClientBody body;
-    std::optional<Target> chosen_prefill;  // by the client
+    std::optional<Target> chosen_prefill;  // by the client, for the first attempt
     HttpResponder responder;
     Instant arrived_at{};
     RoutedState state = RoutedState::kPrefilling;
     std::optional<Target> prefill;  // of the present attempt
     std::optional<Target> decode;
+    std::optional<std::string> held_params;  // of the turn before, for one attempt (L39)
     std::optional<Handoff> handoff;
+    ParamsWatch watch;                           // of a conversation's answer
     HttpCall call;                               // the leg under way
     std::optional<HttpResponse> reply;           // P's refusal, or the head of D's answer
     Error failure{ErrorCode::kUnavailable, ""};  // why the last leg failed
@@ -103,12 +110,13 @@ class Proxy {
   void answer_ready(HttpResponder responder) const;
   void pass_models(const HttpRequest& request, HttpResponder responder);
   void probe(BackendRole role, Instant now);
-  void on_call_died(BackendRole role, const std::optional<Target>& target);
+  void on_call_died(BackendRole role, const std::optional<Target>& target, const Error& why);
   void tell_backend(BackendRole role, std::size_t backend, BackendState before);
   BackendPool& pool(BackendRole role);
   const std::vector<HttpUrl>& urls(BackendRole role) const;
   void release(const Target& prefill, const LeaseId& lease, bool again);
   void tell(std::string_view event, std::string_view request, std::string_view detail);
+  void warn(std::string_view kind, std::string_view text);
 
   // proxy_request.cc
   void route(HttpRequest request, HttpResponder responder);
@@ -116,12 +124,14 @@ class Proxy {
   void apply(std::uint64_t number, RoutedEvent event);
   void act(Routed& routed, RoutedAction action);
   void end_lease(Routed& routed, LeaseAction action);
+  void keep_for_next_turn(const Routed& routed);
   void start_prefill(Routed& routed);
   void on_prefill_done(std::uint64_t number, const Result<HttpResponse>& response);
   void start_decode(Routed& routed, std::string body);
   void on_decode_head(std::uint64_t number, const HttpResponse& head);
   void on_decode_done(std::uint64_t number, const Result<HttpResponse>& response);
   void note_failure(Routed& routed, const Target& target, const Result<HttpResponse>& response);
+  static HttpResponse with_request_id(HttpResponse answer, const Routed& routed);
   void finish(Routed& routed, RouteOutcome outcome);
   HttpCallOptions leg(const Routed& routed, const Target& target, std::string body,
                       Duration timeout) const;
@@ -131,12 +141,14 @@ class Proxy {
   RouteMetrics metrics_;
   BackendPool prefill_;
   BackendPool decode_;
+  ConversationStore conversations_;
   Prng ids_;
   std::optional<HttpServer> server_;
   std::map<std::uint64_t, std::unique_ptr<Routed>> routed_;
   std::map<std::uint64_t, Release> releases_;
   std::map<std::uint64_t, HttpCall> calls_;  // probes, and answers that are only passed on
   std::uint64_t next_number_ = 1;
+  std::map<std::string, Instant, std::less<>> next_warning_;  // by kind
   std::optional<Instant> draining_until_;
 };
 

@@ -23,12 +23,30 @@ constexpr std::string_view kNotForwarded[] = {
     "Expect",       "Content-Length", "Proxy-Authorization", "Proxy-Authenticate",
     kPeerKeyHeader, kPrefillerHeader, kRequestIdHeader};
 
+// The elements of a list header, without the blanks around them.
+std::vector<std::string_view> list_elements(std::string_view value) {
+  std::vector<std::string_view> elements;
+  while (!value.empty()) {
+    const std::size_t comma = std::min(value.find(','), value.size());
+    std::string_view element = value.substr(0, comma);
+    while (element.starts_with(' ') || element.starts_with('\t')) element.remove_prefix(1);
+    while (element.ends_with(' ') || element.ends_with('\t')) element.remove_suffix(1);
+    if (!element.empty()) elements.push_back(element);
+    value.remove_prefix(std::min(comma + 1, value.size()));
+  }
+  return elements;
+}
+
 HttpHeaders end_to_end(const HttpHeaders& headers) {
+  std::vector<std::string_view> dropped(std::begin(kNotForwarded), std::end(kNotForwarded));
+  for (const std::string_view connection : headers.find_all("Connection")) {
+    for (const std::string_view name : list_elements(connection)) dropped.push_back(name);
+  }
   HttpHeaders kept;
   for (const HttpHeader& header : headers) {
-    const bool dropped = std::ranges::any_of(
-        kNotForwarded, [&](std::string_view name) { return same_header_name(name, header.name); });
-    if (!dropped) kept.add(header.name, header.value);
+    const bool drop = std::ranges::any_of(
+        dropped, [&](std::string_view name) { return same_header_name(name, header.name); });
+    if (!drop) kept.add(header.name, header.value);
   }
   return kept;
 }
@@ -40,19 +58,20 @@ HttpHeaders end_to_end(const HttpHeaders& headers) {
 Result<std::optional<Proxy::Target>> Proxy::chosen_prefill(const HttpRequest& request) const {
   const auto header = request.headers.find(kPrefillerHeader);
   if (!header) return std::nullopt;
-  const std::string_view first = header->substr(0, header->find(','));
-  const auto url = parse_http_url("http://" + std::string(first));
-  if (!url) return std::unexpected(url.error());
-  const auto found = std::ranges::find_if(options_.prefill, [&](const HttpUrl& ours) {
-    return ours.host == url->host && ours.port == url->port;
-  });
-  if (found != options_.prefill.end()) {
-    return Target{*found, static_cast<std::size_t>(found - options_.prefill.begin())};
+  for (const std::string_view element : list_elements(*header)) {
+    const auto url = parse_http_url("http://" + std::string(element));
+    if (!url || url->target != "/") continue;
+    const auto found = std::ranges::find_if(options_.prefill, [&](const HttpUrl& ours) {
+      return ours.host == url->host && ours.port == url->port;
+    });
+    if (found != options_.prefill.end()) {
+      return Target{*found, static_cast<std::size_t>(found - options_.prefill.begin())};
+    }
+    if (std::ranges::count(options_.allow_peers, url->host) > 0) return Target{*url, {}};
   }
-  if (std::ranges::count(options_.allow_peers, url->host) > 0) return Target{*url, {}};
   return error(ErrorCode::kInvalidArgument,
-               std::string(kPrefillerHeader) + " names " + std::string(first) +
-                   ", which is no --prefill instance and on no --allow-peer host");
+               std::string(kPrefillerHeader) + " is " + std::string(*header) +
+                   ": it names no --prefill instance and no --allow-peer host");
 }
 
 void Proxy::route(HttpRequest request, HttpResponder responder) {
@@ -84,6 +103,12 @@ void Proxy::route(HttpRequest request, HttpResponder responder) {
                                                 .responder = std::move(responder),
                                                 .arrived_at = loop_.now()});
   routed->headers.add(std::string(kRequestIdHeader), request_id);
+  const std::string& conversation = routed->body.conversation();
+  routed->held_params = routed->body.held_params();
+  if (!conversation.empty()) {
+    auto kept = conversations_.take(conversation, loop_.now());
+    if (!routed->held_params) routed->held_params = std::move(kept);
+  }
   routed->responder.on_disconnect([this, number] { apply(number, RoutedEvent::kClientGone); });
   metrics_.on_request_begun();
   Routed& added = *routed_.emplace(number, std::move(routed)).first->second;
@@ -113,34 +138,54 @@ void Proxy::act(Routed& routed, RoutedAction action) {
     case RoutedAction::kStartPrefill:
       metrics_.on_retried();
       tell("retried", routed.request_id, routed.failure.message);
+      warn("retried", routed.failure.message);
       return start_prefill(routed);
     case RoutedAction::kStartDecode:
       metrics_.on_prefilled();
       return start_decode(routed, routed.body.decode_body(routed.handoff->kv_transfer_params));
     case RoutedAction::kStartDecodeAlone:
       tell("decode_alone", routed.request_id, routed.failure.message);
-      return start_decode(routed, routed.body.original());
+      warn("decode_alone", routed.failure.message);
+      return start_decode(routed, routed.body.alone_body());
     case RoutedAction::kAnswerRefusal:
-      routed.responder.respond(*std::move(routed.reply));
+      routed.responder.respond(with_request_id(*std::move(routed.reply), routed));
       return finish(routed, RouteOutcome::kClientError);
     case RoutedAction::kPassHead:
       metrics_.on_first_byte(loop_.now() - routed.arrived_at);
       tell("first_byte", routed.request_id, routed.decode->text());
-      routed.responder.start_stream(routed.reply->status, end_to_end(routed.reply->headers));
+      routed.responder.start_stream(routed.reply->status,
+                                    with_request_id(*routed.reply, routed).headers);
       return;
     case RoutedAction::kFinish:
       routed.responder.finish();
+      keep_for_next_turn(routed);
       return finish(routed, routed.reply->status < 400 ? RouteOutcome::kCompleted
                                                        : RouteOutcome::kClientError);
     case RoutedAction::kCut:
       return finish(routed, RouteOutcome::kCutShort);
     case RoutedAction::kFail:
-      routed.responder.respond(error_response(routed.failure, routed.failure_status));
+      routed.responder.respond(
+          with_request_id(error_response(routed.failure, routed.failure_status), routed));
       return finish(routed, RouteOutcome::kUnavailable);
     case RoutedAction::kCancel:
       tell("client_gone", routed.request_id, "");
       return finish(routed, RouteOutcome::kClientGone);
   }
+}
+
+void Proxy::keep_for_next_turn(const Routed& routed) {
+  const std::string& conversation = routed.body.conversation();
+  if (conversation.empty()) return;
+  if (auto params = routed.watch.params()) {
+    conversations_.put(conversation, *std::move(params), loop_.now());
+  }
+}
+
+// An instance's answer as the client gets it.
+HttpResponse Proxy::with_request_id(HttpResponse answer, const Routed& routed) {
+  answer.headers = end_to_end(answer.headers);
+  answer.headers.add(std::string(kRequestIdHeader), routed.request_id);
+  return answer;
 }
 
 // Dropping the request cancels its leg, and cuts an answer that is not whole.
@@ -164,17 +209,21 @@ HttpCallOptions Proxy::leg(const Routed& routed, const Target& target, std::stri
 
 void Proxy::start_prefill(Routed& routed) {
   const auto before = routed.prefill ? routed.prefill->backend : std::nullopt;
-  if (routed.chosen_prefill) {
-    routed.prefill = routed.chosen_prefill;
+  if (routed.chosen_prefill) {  // for the first attempt
+    routed.prefill = std::exchange(routed.chosen_prefill, std::nullopt);
   } else {
     const std::size_t backend = prefill_.pick(before);
     routed.prefill = Target{options_.prefill[backend], backend};
   }
   routed.handoff.reset();
   tell("prefilling", routed.request_id, routed.prefill->text());
+  HttpCallOptions call =
+      leg(routed, *routed.prefill,
+          routed.body.prefill_body(std::exchange(routed.held_params, std::nullopt)),
+          options_.prefill_timeout);
+  call.headers.remove("Accept-Encoding");  // we read this answer ourselves
   routed.call = HttpCall::start(
-      loop_, leg(routed, *routed.prefill, routed.body.prefill_body(), options_.prefill_timeout),
-      [this, number = routed.number](const Result<HttpResponse>& response) {
+      loop_, std::move(call), [this, number = routed.number](const Result<HttpResponse>& response) {
         on_prefill_done(number, response);
       });
 }
@@ -190,13 +239,11 @@ void Proxy::on_prefill_done(std::uint64_t number, const Result<HttpResponse>& re
     return apply(number, RoutedEvent::kPrefilledWithoutHandoff);
   }
   if (response && response->status / 100 == 4) {
-    routed.reply = HttpResponse{.status = response->status,
-                                .headers = end_to_end(response->headers),
-                                .body = response->body};
+    routed.reply = *response;
     return apply(number, RoutedEvent::kPrefillRefused);
   }
   note_failure(routed, *routed.prefill, response);
-  if (!response) on_call_died(BackendRole::kPrefill, routed.prefill);
+  if (!response) on_call_died(BackendRole::kPrefill, routed.prefill, response.error());
   metrics_.on_decoded_alone(response ? DecodeAloneCause::kPrefillError
                             : response.error().code == ErrorCode::kTimeout
                                 ? DecodeAloneCause::kPrefillTimeout
@@ -211,9 +258,12 @@ void Proxy::start_decode(Routed& routed, std::string body) {
   tell("decoding", routed.request_id, routed.decode->text());
   const std::uint64_t number = routed.number;
   HttpCallOptions call = leg(routed, *routed.decode, std::move(body), options_.decode_timeout);
+  call.response_bytes_max = SIZE_MAX;  // it is passed on, not kept
   call.on_head = [this, number](const HttpResponse& head) { on_decode_head(number, head); };
   call.on_body = [this, number](std::string_view piece) {
-    routed_.at(number)->responder.write(piece);
+    Routed& passed = *routed_.at(number);
+    passed.responder.write(piece);
+    if (!passed.body.conversation().empty()) passed.watch.feed(piece);
   };
   routed.call = HttpCall::start(
       loop_, std::move(call),
@@ -234,7 +284,7 @@ void Proxy::on_decode_done(std::uint64_t number, const Result<HttpResponse>& res
   if (response) return apply(number, RoutedEvent::kDecodeEnded);
   Routed& routed = *routed_.at(number);
   note_failure(routed, *routed.decode, response);
-  on_call_died(BackendRole::kDecode, routed.decode);
+  on_call_died(BackendRole::kDecode, routed.decode, response.error());
   apply(number, RoutedEvent::kDecodeFailed);
 }
 

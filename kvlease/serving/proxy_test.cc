@@ -138,10 +138,12 @@ TEST_F(ProxyTest, C06_EachLegGetsItsBodyAndTheParamsComeVerbatim) {
   call.headers.add("Authorization", "Bearer secret");
   call.headers.add("traceparent", "00-1");
   call.headers.add("X-Kvlease-Peer-Key", "not-for-others");
+  call.headers.add("Accept-Encoding", "gzip");
   const auto answer = ask(std::move(call));
   ASSERT_TRUE(answer) << answer.error().message;
   EXPECT_EQ(answer->status, 200);
   EXPECT_EQ(answer->body, d1_.body);
+  EXPECT_THAT(answer->headers.find_all("X-Request-Id"), ElementsAre("my-id"));
   ASSERT_EQ(p1_.asked.size(), 1u);
   ASSERT_EQ(d1_.asked.size(), 1u);
   EXPECT_THAT(p1_.asked[0].body, HasSubstr(R"("max_tokens":1)"));
@@ -155,6 +157,21 @@ TEST_F(ProxyTest, C06_EachLegGetsItsBodyAndTheParamsComeVerbatim) {
     EXPECT_EQ(leg->headers.find("traceparent"), "00-1");
     EXPECT_EQ(leg->headers.find(kPeerKeyHeader), std::nullopt);
   }
+  EXPECT_EQ(p1_.asked[0].headers.find("Accept-Encoding"), std::nullopt);
+  EXPECT_EQ(d1_.asked[0].headers.find("Accept-Encoding"), "gzip");
+}
+
+TEST_F(ProxyTest, AnAnswerOfAnySizeIsPassedOn) {
+  d1_.body = std::string(40u << 20, 'x');
+  start({});
+  HttpCallOptions call = completion(std::string(kBody));
+  std::size_t got = 0;
+  call.response_bytes_max = SIZE_MAX;
+  call.on_body = [&](std::string_view piece) { got += piece.size(); };
+  const auto answer = ask(std::move(call));
+  ASSERT_TRUE(answer) << answer.error().message;
+  EXPECT_EQ(got, d1_.body.size());
+  EXPECT_EQ(events_.find("backend_down"), std::string::npos);
 }
 
 TEST_F(ProxyTest, AStreamIsPassedOnByteForByte) {
@@ -314,7 +331,7 @@ TEST_F(ProxyTest, APrefillNamedByTheClientMustBeOneOfOurs) {
   start({.allow_peers = {"127.0.0.2"}});
   HttpCallOptions call = completion(std::string(kBody));
   call.headers.add("x-prefiller-host-port",
-                   "127.0.0.1:" + std::to_string(p2_.server->port()) + ",other:1");
+                   "other:1, 127.0.0.1:" + std::to_string(p2_.server->port()) + ",x");
   const auto answer = ask(std::move(call));
   ASSERT_TRUE(answer) << answer.error().message;
   EXPECT_EQ(answer->status, 200);
@@ -412,6 +429,31 @@ TEST_F(ProxyTest, ItDrainsWhatIsUnderWayAndRefusesMore) {  // L36
   ASSERT_TRUE(run_until([&] { return answer.has_value(); }));
   EXPECT_EQ((*answer)->status, 200);
   EXPECT_TRUE(run_until([&] { return proxy_->drained(loop_.now()); }));
+}
+
+// L39: the next turn's prefill gets what D held, once; D is never told of the conversation.
+TEST_F(ProxyTest, AConversationsNextTurnFindsWhatItsDecoderHolds) {
+  const std::string held = R"({"do_remote_decode":true,"remote_engine_id":"d"})";
+  for (FakeInstance* d : {&d1_, &d2_})
+    d->body = R"({"text":"x","kv_transfer_params":)" + held + "}";
+  start({});
+  const std::string body = R"({"prompt":"a","conversation_id":"c1"})";
+  for (int turn = 0; turn < 3; ++turn) {
+    if (turn == 1) {  // this turn's answer holds nothing
+      for (FakeInstance* d : {&d1_, &d2_}) d->body = R"({"text":"x"})";
+    }
+    const auto answer = ask(body);
+    ASSERT_TRUE(answer) << answer.error().message;
+    const FakeInstance& p = turn % 2 == 0 ? p1_ : p2_;
+    const std::string& asked = p.asked.back().body;
+    EXPECT_EQ(asked.find(held) != std::string::npos, turn == 1) << turn << asked;
+    EXPECT_EQ(asked.find("conversation_id"), std::string::npos);
+  }
+  for (const FakeInstance* d : {&d1_, &d2_}) {
+    for (const HttpRequest& request : d->asked) {
+      EXPECT_EQ(request.body.find("conversation_id"), std::string::npos);
+    }
+  }
 }
 
 }  // namespace

@@ -183,11 +183,15 @@ Result<void> check_identity(const CompatibilityIdentity& ours, const Compatibili
                       "; enforce_handshake_compat = false lets them pair all the same");
 }
 
-// L37: whole ranks are paired with whole ranks.
-Result<void> check_tp(std::size_t ours, std::size_t theirs) {
-  if (std::max(ours, theirs) % std::min(ours, theirs) == 0) return {};
-  return incompatible("tp_size " + std::to_string(ours) + " here and " + std::to_string(theirs) +
-                      " there do not divide");
+// L37: whole ranks are paired with whole ranks, and have whole heads.
+Result<void> check_tp(std::size_t ours, std::size_t theirs, std::uint32_t num_kv_heads) {
+  if (std::max(ours, theirs) % std::min(ours, theirs) != 0) {
+    return incompatible("tp_size " + std::to_string(ours) + " here and " + std::to_string(theirs) +
+                        " there do not divide");
+  }
+  if (num_kv_heads % theirs == 0 || theirs % num_kv_heads == 0) return {};
+  return incompatible(std::to_string(num_kv_heads) + " KV heads do not divide among tp_size " +
+                      std::to_string(theirs));
 }
 
 // L30: a block of the side that reads is made of whole blocks of the side that is read.
@@ -317,7 +321,7 @@ Result<void> check_handshake_request(const HandshakeRequest& request, const Hand
       !divide) {
     return divide;
   }
-  return check_tp(ours.ranks.size(), request.tp_size);
+  return check_tp(ours.ranks.size(), request.tp_size, ours.identity.num_kv_heads);
 }
 
 Result<void> check_handshake_reply(const HandshakeReply& reply, const HandshakeRequest& asked,
@@ -336,7 +340,9 @@ Result<void> check_handshake_reply(const HandshakeReply& reply, const HandshakeR
       !divide) {
     return divide;
   }
-  if (auto divide = check_tp(asked.tp_size, reply.ranks.size()); !divide) return divide;
+  if (auto divide = check_tp(asked.tp_size, reply.ranks.size(), asked.identity.num_kv_heads);
+      !divide)
+    return divide;
   return check_regions(reply.ranks);
 }
 

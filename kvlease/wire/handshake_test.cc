@@ -197,6 +197,10 @@ TEST(Handshake, RankCountsThatDoNotDivideAreRefusedWithBothNumbers) {  // L37
                "tp_size 2 here and 3 there do not divide");
   expect_error(check_handshake_reply(reply(), three, false), ErrorCode::kIncompatible,
                "tp_size 3 here and 2 there do not divide");
+  HandshakeRequest six = request();
+  six.tp_size = 6;
+  expect_error(check_handshake_request(six, reply(), false), ErrorCode::kIncompatible,
+               "8 KV heads do not divide among tp_size 6");
 }
 
 TEST(Handshake, ABlockOfTheReaderIsMadeOfWholeBlocksOfTheHolder) {  // L30

@@ -6,16 +6,21 @@
 namespace kvlease {
 namespace {
 
-class Demo : public ProcessTest {};
+class Demo : public ProcessTest, public ::testing::WithParamInterface<std::vector<std::string>> {};
+INSTANTIATE_TEST_SUITE_P(Flags, Demo,
+                         ::testing::Values(std::vector<std::string>{},
+                                           std::vector<std::string>{"--prefill-tp", "4",
+                                                                    "--decode-tp", "2",
+                                                                    "--multi-turn"}));
 
-TEST_F(Demo, EveryTextIsIdenticalAndEveryBlockIsBack) {
+TEST_P(Demo, EveryTextIsIdenticalAndEveryBlockIsBack) {
   EventLoop loop;
   std::string result;
   std::string story;
   std::optional<ExitStatus> exit;
   {
     auto demo = ChildProcess::spawn(
-        loop, {.argv = {kBinary, "demo", "--kv-lease-duration", "1", "--json"},
+        loop, {.argv = joined({kBinary, "demo", "--kv-lease-duration", "1", "--json"}, GetParam()),
                .environment = {},
                .on_line =
                    [&](OutputStream stream, std::string_view line) {
@@ -28,7 +33,7 @@ TEST_F(Demo, EveryTextIsIdenticalAndEveryBlockIsBack) {
                      loop.stop();
                    }});
     ASSERT_TRUE(demo) << demo.error().message;
-    const Instant end = loop.now() + std::chrono::seconds{60};
+    const Instant end = loop.now() + std::chrono::seconds{90};
     loop.run([&](Instant now) {
       if (now >= end) loop.stop();
       return end;

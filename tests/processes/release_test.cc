@@ -58,6 +58,7 @@ TEST_F(Release, DeleteEndsALeaseOnce) {  // L10
   start_pair(60);
   const std::string prompt = prompt_text(4);
   const std::string params = prefill("P", prompt);
+  ASSERT_TRUE(wait_for("P", "lease_granted"));
   const std::string path = "/kvlease/v1/leases/" + last("P", "lease_granted").lease;
   const auto released = cluster_.call("P", {.method = "DELETE", .target = path});
   ASSERT_TRUE(released);

@@ -46,6 +46,15 @@ void RouterTest::start_stack(const StackOptions& options) {
                                                  .arguments = route_arguments(options),
                                                  .environment = options.environment});
   ASSERT_TRUE(routing) << routing.error().message;
+  // It knows all of them, so that it takes them in turn from the first request on.
+  std::string state;
+  const Instant end = cluster_.now() + kLimit;
+  do {
+    const auto ready = cluster_.call("router", {.target = "/health/ready"});
+    ASSERT_TRUE(ready) << ready.error().message;
+    state = ready->body;
+  } while (state.find("unprobed") != std::string::npos && cluster_.now() < end);
+  ASSERT_EQ(state.find("unprobed"), std::string::npos) << state;
 }
 
 RouterTest::Pending RouterTest::begin(const std::string& prompt, bool stream) {
