@@ -100,6 +100,7 @@ class RankHost {
   const Bytes hello = encode(ConnectorMetadata{
       .peers_to_add = {{.peer = kPeer,
                         .engine = EngineId("p"),
+                        .block_size = EngineShape{}.block_size,
                         .ranks = {p.worker().get_handshake_metadata().value()}}}});
   KVL_CHECK(write(out, hello.data(), hello.size()) == static_cast<ssize_t>(hello.size()),
             "a pipe holds what the handshake needs");

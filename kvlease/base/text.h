@@ -20,11 +20,11 @@ struct TextScan {
 inline TextScan scan_text(std::string_view text, char byte) {
   // Sixteen bytes at a time, in one of the vector registers that every x86-64 and ARM64 has.
   using Lanes [[gnu::vector_size(16)]] = unsigned char;
-  constexpr std::size_t kRoundsMax = 255;  // that a lane can count
+  constexpr std::size_t rounds_max = 255;  // that a lane can count
   TextScan scan;
   Lanes others{};
   while (text.size() >= sizeof(Lanes)) {
-    const std::size_t rounds = std::min(kRoundsMax, text.size() / sizeof(Lanes));
+    const std::size_t rounds = std::min(rounds_max, text.size() / sizeof(Lanes));
     const char* const end = text.data() + rounds * sizeof(Lanes);
     Lanes counts{};
     for (const char* from = text.data(); from != end; from += sizeof(Lanes)) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 
 namespace kvlease {
@@ -45,6 +46,8 @@ constexpr Instant earlier(Instant a, Instant b) { return a < b ? a : b; }
 constexpr double to_seconds(Duration length) {
   return std::chrono::duration<double>(length).count();
 }
+// Rounded to the nanosecond. Requires: finite, and within what a Duration holds.
+inline Duration from_seconds(double seconds) { return Duration(std::llround(seconds * 1e9)); }
 constexpr double to_milliseconds(Duration length) {
   return std::chrono::duration<double, std::milli>(length).count();
 }

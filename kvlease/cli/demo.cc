@@ -5,7 +5,6 @@
 // single instance's, and ends with a table, or the same as JSON.
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cmath>
 #include <csignal>
 #include <cstdarg>
 #include <cstdio>
@@ -85,7 +84,7 @@ class Demo {
  public:
   explicit Demo(const DemoOptions& options)
       : options_(options),
-        times_(derive_lease_times(Duration(std::llround(options.lease_seconds * 1e9)))),
+        times_(derive_lease_times(from_seconds(options.lease_seconds))),
         out_(options.json ? stderr : stdout),
         cluster_({.binary = self_executable_path(),
                   .on_event = [this](const InstanceEvent& event) { on_event(event); }}),

@@ -1,7 +1,6 @@
 // `kvlease route`: the routing proxy as a process, before prefill and decode instances.
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <string>
@@ -75,8 +74,6 @@ Result<std::vector<HttpUrl>> parse_urls(const char* flag, const std::vector<std:
   }
   return urls;
 }
-
-Duration from_seconds(double seconds) { return Duration(std::llround(seconds * 1e9)); }
 
 Result<ProxyOptions> make_options(const RouteFlags& flags) {
   const AccessFlags& access = flags.access;

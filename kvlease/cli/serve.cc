@@ -3,7 +3,6 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <climits>
-#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <fstream>
@@ -108,8 +107,6 @@ void add_model_options(CLI::App& app, Flags& flags) {
                "use what was read without looking at the lease: WRONG TEXT, to show why it matters")
       ->group("Faults, for tests and the demo");
 }
-
-Duration from_seconds(double seconds) { return Duration(std::llround(seconds * 1e9)); }
 
 Result<std::string> read_config(const std::string& text) {
   if (!text.starts_with('@')) return text;

@@ -79,6 +79,7 @@ void SchedulerConnector::on_new_request(const RequestView& request, Instant now)
   const bool hold = params && params->do_remote_decode && params->remote_block_ids &&
                     options_.config.bidirectional;  // L39: D's, of the turn before
   if (!params || (!params->do_remote_prefill && !hold)) return;
+  if (end_own_lease(request)) return;
   const auto [it, is_new] = loads_.emplace(request.id, Load{.params = *params, .hold = hold});
   KVL_CHECK(is_new, "an engine's request ids are unique");
   Load& load = it->second;
@@ -253,8 +254,10 @@ bool SchedulerConnector::release(const LeaseId& lease) {
 
 std::vector<LeaseId> SchedulerConnector::renew(std::span<const LeaseId> leases) {
   std::vector<LeaseId> unknown;
-  for (const LeaseId& lease : leases) {
-    (leases_.is_live(lease) ? next_.leases_to_renew : unknown).push_back(lease);
+  const bool holds_renew = options_.config.hold_max_lifetime > Duration::zero();
+  for (const LeaseId& lease : std::set<LeaseId>(leases.begin(), leases.end())) {
+    const bool renewable = leases_.is_live(lease) && (holds_renew || !is_hold(lease));
+    (renewable ? next_.leases_to_renew : unknown).push_back(lease);
   }
   return unknown;
 }

@@ -174,12 +174,17 @@ class SchedulerConnector {
 
   // Ends a live lease (L10, L34). False: not found.
   bool release(const LeaseId& lease);
-  // Renews live leases on every rank, as a heartbeat would (L2). Returns those that are not live.
+  // Renews live leases on every rank with the next step's orders, as a heartbeat would (L2); one
+  // that falls due before them is lost. Returns those that are not live, or are holds that nothing
+  // renews.
   std::vector<LeaseId> renew(std::span<const LeaseId> leases);
   // Ends every live lease (drain limit, L36). Returns how many.
   std::size_t cut_leases();
+  // From now on nothing is held for a next turn, and what is held is recalled (L36).
+  void begin_drain();
   // Recalls the oldest holds until so many blocks are on their way back, or all are (L36, L49).
   void recall_holds(std::size_t blocks);
+  // Whether a live lease is kept for the next turn.
   bool is_hold(const LeaseId& lease) const { return hold_numbers_.contains(lease); }
   std::size_t holds() const { return holds_.size(); }
 
@@ -274,6 +279,7 @@ class SchedulerConnector {
   std::optional<RequestFinished> keep_hold(const RequestView& request, FinishStatus status,
                                            std::span<const BlockId> block_ids,
                                            std::uint32_t num_tokens_with_kv, Instant now);
+  std::size_t hold_budget() const;  // blocks (L49)
   void make_room_for_hold(std::size_t blocks);
   void forget_hold(const LeaseId& lease);
   // Why a hold is not worth reading; none: it is.
@@ -283,6 +289,7 @@ class SchedulerConnector {
   // D: references
   void apply(Load& load, RemoteRequestEvent event);
   void note_prompt(Load& load, const RequestView& request);
+  bool end_own_lease(const RequestView& request);
   void wait_for_peer(const RequestId& id, Load& load, Instant now);
   void stop_waiting(const RequestId& id, Load& load);
   void judge(LoadIt it, Instant now);
@@ -333,6 +340,7 @@ class SchedulerConnector {
   std::map<std::uint64_t, Hold> holds_;  // live, in order of their grants
   std::map<LeaseId, std::uint64_t> hold_numbers_;
   std::uint64_t next_hold_ = 0;
+  bool draining_ = false;
   std::map<PeerAddress, Instant> handshakes_sent_;  // in flight
   std::map<RequestId, Load> loads_;
   std::set<std::pair<Instant, RequestId>> waiting_;  // loads that wait for a peer, by their limit

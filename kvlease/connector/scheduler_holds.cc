@@ -15,7 +15,7 @@ constexpr Duration kMarginMax = std::chrono::seconds{5};  // L41
 
 // D. Without a slot the request runs all the same, and is not held.
 void SchedulerConnector::reserve_hold(const RequestView& request) {
-  if (!options_.config.bidirectional) return;
+  if (!options_.config.bidirectional || draining_) return;
   auto reservation = leases_.reserve(request.client_id);
   if (!reservation) return counters_.add(Counter::kHoldsNotKept);
   hold_reservations_.emplace(request.id, std::move(*reservation));
@@ -31,11 +31,9 @@ std::optional<RequestFinished> SchedulerConnector::keep_hold(const RequestView& 
   const LeaseReservation reservation = std::move(it->second);
   hold_reservations_.erase(it);
   const LeaseConfig& config = options_.config;
-  const auto budget = static_cast<std::size_t>(config.hold_max_blocks_fraction *
-                                               static_cast<double>(options_.num_blocks));
   const bool ended_well = status == FinishStatus::kLength || status == FinishStatus::kStopped;
-  const bool fits = block_ids.size() <= budget;
-  if (!ended_well || block_ids.empty() || !fits) {
+  const bool fits = block_ids.size() <= hold_budget();
+  if (!ended_well || block_ids.empty() || !fits || draining_) {
     leases_.cancel(reservation.id);
     if (!fits) counters_.add(Counter::kHoldsNotKept);
     return {};
@@ -70,10 +68,19 @@ std::optional<RequestFinished> SchedulerConnector::keep_hold(const RequestView& 
                               .expires_at = told_seconds(saturating_add(now, config.hold_ttl))})};
 }
 
+std::size_t SchedulerConnector::hold_budget() const {
+  return static_cast<std::size_t>(options_.config.hold_max_blocks_fraction *
+                                  static_cast<double>(options_.num_blocks));
+}
+
+void SchedulerConnector::begin_drain() {
+  draining_ = true;
+  recall_holds(SIZE_MAX);
+}
+
 // L49: the budget is counted in references, so that two holds of one block count twice.
 void SchedulerConnector::make_room_for_hold(std::size_t blocks) {
-  const auto budget = static_cast<std::size_t>(options_.config.hold_max_blocks_fraction *
-                                               static_cast<double>(options_.num_blocks));
+  const std::size_t budget = hold_budget();
   std::size_t kept = 0;
   for (const auto& [number, hold] : holds_) kept += hold.recalled ? 0 : hold.blocks;
   for (auto& [number, hold] : holds_) {

@@ -40,6 +40,22 @@ void SchedulerConnector::note_prompt(Load& load, const RequestView& request) {
                                                         request.cache_keys));
 }
 
+// A router may choose one engine for both legs: what its reference names is in the engine's own
+// prefix cache, and the lease is not needed any more. It must be this prompt's (L52).
+bool SchedulerConnector::end_own_lease(const RequestView& request) {
+  const KvTransferParams& params = *request.kv_transfer_params;
+  if (params.remote_engine_id != options_.facts.engine_id || !params.remote_request_id ||
+      !params.remote_block_ids || !params.kvlease) {
+    return false;
+  }
+  Load own{.params = params};
+  note_prompt(own, request);
+  const Seal seal = seal_reference(options_.facts.seal_key, sealed_reference(params));
+  if (!own.prompt_matches || !seal_matches(params.kvlease->seal, seal)) return false;
+  leases_.end(*params.remote_request_id, LeaseEnd::kReleased);
+  return true;
+}
+
 void SchedulerConnector::wait_for_peer(const RequestId& id, Load& load, Instant now) {
   load.waiting_until = saturating_add(now, options_.config.handshake_timeout);  // L48
   waiting_.emplace(load.waiting_until, id);

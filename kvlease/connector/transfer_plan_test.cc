@@ -191,10 +191,10 @@ void expect_all_bytes_in_place(const EngineShape& local, const EngineShape& remo
 }
 
 TEST(TransferPlan, EveryByteOfEveryHeadArrivesAtItsPlaceOnce) {
-  for (const std::uint32_t heads : {1, 2, 4, 8}) {
+  for (const std::uint32_t heads : kSizes) {
     for (const std::uint32_t remote_tp : kSizes) {
       for (const std::uint32_t local_tp : kSizes) {
-        for (const std::uint32_t ratio : {1, 2, 4}) {
+        for (const std::uint32_t ratio : {1u, 2u, 4u}) {
           const EngineShape remote{.tp_size = remote_tp, .num_kv_heads = heads, .block_size = 4};
           const EngineShape local{
               .tp_size = local_tp, .num_kv_heads = heads, .block_size = 4 * ratio};

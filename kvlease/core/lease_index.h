@@ -105,7 +105,7 @@ class LeaseIndex {
 // in random characters of our own (L45).
 inline std::uint64_t LeaseIndex::hash(std::string_view id) {
   __extension__ using Product = unsigned __int128;
-  constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15;
+  constexpr std::uint64_t odd = 0x9e3779b97f4a7c15;
   const auto fold = [](std::uint64_t a, std::uint64_t b) {
     const Product product = Product{a} * b;
     return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
@@ -115,16 +115,16 @@ inline std::uint64_t LeaseIndex::hash(std::string_view id) {
     std::memcpy(&bytes, from, sizeof bytes);
     return bytes;
   };
-  std::uint64_t hash = id.size() ^ kOdd;
+  std::uint64_t hash = id.size() ^ odd;
   if (id.size() < 16) {  // none of ours
-    for (const char c : id) hash = fold(static_cast<unsigned char>(c) ^ kOdd, hash);
+    for (const char c : id) hash = fold(static_cast<unsigned char>(c) ^ odd, hash);
     return hash;
   }
   const char* const last = id.data() + id.size() - 16;
   for (const char* from = id.data(); from < last; from += 16) {
-    hash = fold(load(from) ^ kOdd, load(from + 8) ^ hash);
+    hash = fold(load(from) ^ odd, load(from + 8) ^ hash);
   }
-  return fold(load(last) ^ kOdd, load(last + 8) ^ hash);
+  return fold(load(last) ^ odd, load(last + 8) ^ hash);
 }
 
 }  // namespace kvlease

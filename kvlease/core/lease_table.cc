@@ -260,13 +260,13 @@ class LeaseTable::Impl {
 
   // Requires: at most kRenewalsAhead ids.
   void renew_some(std::span<const std::string_view> ids, Instant now) {
-    std::array<std::uint64_t, kRenewalsAhead> hashes;
+    std::array<std::uint64_t, kRenewalsAhead> hashes{};
     for (std::size_t i = 0; i < ids.size(); ++i) {
       hashes[i] = LeaseIndex::hash(ids[i]);
       index_.prefetch(hashes[i]);
     }
     // Ids hardly ever share what the index keeps of their hashes, so these are the leases.
-    std::array<Record*, kRenewalsAhead> leases;
+    std::array<Record*, kRenewalsAhead> leases{};
     for (std::size_t i = 0; i < ids.size(); ++i) {
       leases[i] = nullptr;
       const auto probable = index_.find(hashes[i], [](RecordNumber) { return true; });
@@ -287,7 +287,7 @@ class LeaseTable::Impl {
         lease = number ? &record(*number) : nullptr;
       }
       if (lease == nullptr || lease->state != LeaseState::kLive) continue;  // L5: revives nothing
-      if (lease->extension == Duration::zero()) {  // L39: a hold
+      if (lease->extension == Duration::zero()) {                           // L39: a hold
         ++holds;
         continue;
       }

@@ -141,6 +141,19 @@ TEST(LeaseTableTest, ADeadReaderAndItsSuccessorAreNeverAddedUp) {  // L7
   EXPECT_EQ(ended[0].readers_expected, 2u);
 }
 
+TEST(LeaseTableTest, AHeartbeatThatNamesAHoldIsCountedAndChangesNothing) {  // L39
+  TestRank rank;
+  LeaseGrant hold = rank.order("hold", 1, kThirtySeconds);
+  hold.extension = Duration::zero();
+  rank.table.grant(hold, at(0));
+  rank.renew({"hold", "nobody"}, at(29));
+  EXPECT_EQ(rank.count(Counter::kHeartbeatHold), 1u);
+  EXPECT_EQ(rank.count(Counter::kHeartbeatUnknown), 1u);
+  EXPECT_EQ(rank.count(Counter::kLeasesRenewed), 0u);
+  EXPECT_EQ(rank.memory[1].renewals, 0u);
+  EXPECT_THAT(ids_of(rank.sweep(at(30))), ElementsAre("hold"));
+}
+
 TEST(LeaseTableTest, ARemadeAgentIsTheSameRank) {  // L7, L21
   TestRank rank;
   rank.grant("a", 1, kThirtySeconds, at(0));

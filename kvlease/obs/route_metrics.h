@@ -22,7 +22,7 @@ std::string_view route_outcome_name(RouteOutcome outcome);
 
 // Why D computed the prompt itself.
 enum class DecodeAloneCause : std::uint8_t {
-  kPrefillError,        // P answered 5xx
+  kPrefillError,        // P answered neither 2xx nor 4xx
   kPrefillUnreachable,  // no connection to P, or it broke
   kPrefillTimeout,      // P took longer than the limit
   kNoParams,            // P answered without kv_transfer_params

@@ -1,6 +1,6 @@
 // The JSON bodies that a router sends on: a client's request as the prefill and the decode instance
 // get it, and the hand-off that the first one answers with. What is not the router's to change
-// keeps its bytes. Source: spec of vLLM's connector, sections 2.2 and 2.4 (docs/protocol.md).
+// keeps its bytes. Source: vLLM's proxy flow (docs/vllm-wire.md).
 #pragma once
 
 #include <cstddef>

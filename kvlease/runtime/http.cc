@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <boost/url/parse.hpp>
 
+#include "kvlease/base/text.h"
+
 namespace kvlease {
 
 bool same_header_name(std::string_view a, std::string_view b) {
@@ -55,7 +57,9 @@ Result<HttpUrl> parse_http_url(std::string_view text) {
   if (parsed->has_userinfo()) return refuse("a user name in a URL is not supported");
   HttpUrl url{.host = parsed->host_address()};
   if (url.host.empty()) return refuse("it names no host");
-  if (parsed->has_port() && !parsed->port().empty()) url.port = parsed->port_number();
+  if (const std::string_view port = parsed->port(); !port.empty()) {
+    url.port = parse_number<std::uint16_t>(port).value_or(0);  // Boost 1.81's wraps around
+  }
   // Boost 1.81 takes the letters after a port's digits for a path.
   const std::string_view path = parsed->encoded_path();
   if (url.port == 0 || (!path.empty() && !path.starts_with('/'))) {

@@ -178,10 +178,8 @@ void EngineHost::start_handshake(SchedulerConnector::HandshakeToMake handshake) 
       return parse_handshake_reply(response->body);
     }();
     connector_->on_handshake(address, reply, loop_.now());
-    loop_.post([this, address, number] {  // not at once: this runs inside the call
-      const auto it = handshakes_.find(address);
-      if (it != handshakes_.end() && it->second.number == number) handshakes_.erase(it);
-    });
+    const auto it = handshakes_.find(address);
+    if (it != handshakes_.end() && it->second.number == number) handshakes_.erase(it);
   };
   handshakes_.insert_or_assign(address,
                                Handshake{number, HttpCall::start(loop_, std::move(call), done)});

@@ -1,6 +1,7 @@
 // Implements instance.h: the routes, and how an output becomes an answer.
 #include "kvlease/serving/instance.h"
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 
@@ -15,6 +16,7 @@ namespace {
 // What a drain has for its last messages after the limit, when leases are cut and requests dropped.
 constexpr Duration kCutGrace = std::chrono::seconds{1};
 
+constexpr Duration kRetryAfter = std::chrono::seconds{1};  // as every 503 says
 constexpr Duration kWarningInterval = std::chrono::minutes{1};
 
 constexpr std::string_view kLeasePrefix = "/kvlease/v1/leases/";
@@ -126,7 +128,7 @@ Instant Instance::turn(Instant now) {
 void Instance::drain(Instant now) {
   if (draining_until_) return;
   draining_until_ = saturating_add(now, options_.drain_timeout);
-  engine_->core().connector().recall_holds(SIZE_MAX);
+  engine_->core().connector().begin_drain();
 }
 
 bool Instance::drained(Instant now) const {
@@ -174,8 +176,8 @@ void Instance::health(const HttpRequest&, HttpResponder responder) {
       json_response(200, draining_until_ ? R"({"status":"draining"})" : R"({"status":"ok"})"));
 }
 
-// Whether the next request would be taken, and the numbers that say why not. After a refusal for
-// want of blocks, not before some have come back.
+// Whether the next request would be taken, and the numbers that say why not. A refusal of a
+// lease counts for as long as its Retry-After says.
 void Instance::ready(const HttpRequest&, HttpResponder responder) {
   const EngineCore& core = engine_->core();
   const EngineStats stats = core.stats();
@@ -184,7 +186,7 @@ void Instance::ready(const HttpRequest&, HttpResponder responder) {
                                                static_cast<double>(core.pool().size()));
   const std::size_t waiting = stats.waiting + stats.waiting_for_remote_kvs + stats.loaded;
   const bool queue_full = waiting >= options.scheduler.max_num_waiting;
-  const bool budget_full = refused_with_leased_ && stats.blocks.leased >= *refused_with_leased_;
+  const bool budget_full = loop_.now() < not_ready_until_;
   const bool is_ready = !draining_until_ && !queue_full && !budget_full;
   JsonWriter json;
   json.string("status", draining_until_ ? "draining"
@@ -247,19 +249,16 @@ void Instance::complete(CompletionKind kind, const HttpRequest& request, HttpRes
     responder.respond(error_response({ErrorCode::kUnavailable, "this instance is draining"}));
     return;
   }
-  if (const auto json = check_content_type(request); !json) {
-    responder.respond(error_response(json.error(), 415));
-    return;
-  }
+  const auto json = check_content_type(request);
   std::optional<Error> problem;
   CompletionRequest parsed = parse_completion_request(kind, request.body, problem);
   for (const auto& good :
        {check_model(parsed.model), check_role(parsed.request.kv_transfer_params)}) {
     if (!problem && !good) problem = good.error();
   }
-  if (problem) {
+  if (!json || problem) {
     engine_->core().refuse_request(std::move(parsed.request), loop_.now());  // L33: P is told (B07)
-    responder.respond(error_response(*problem));
+    responder.respond(json ? error_response(*problem) : error_response(json.error(), 415));
     return;
   }
   const std::string request_id(request.headers.find("X-Request-Id").value_or(""));
@@ -278,16 +277,15 @@ void Instance::complete(CompletionKind kind, const HttpRequest& request, HttpRes
                   .arrived_at = now,
                   .last_token_at = now};
   parsed.request.client_id = pending.answer.id;
-  const auto& params = parsed.request.kv_transfer_params;
-  const bool asks_for_lease = params && params->do_remote_decode;
+  const Counters& counters = engine_->core().connector().counters();
+  const std::uint64_t refused_before = counters.value(Counter::kRefusedAdmissions);
   auto added = engine_->core().add_request(std::move(parsed.request), now);
   if (!added) {
-    const bool busy = added.error().code == ErrorCode::kResourceExhausted;
-    if (busy) refused_with_leased_ = engine_->core().pool().counts().leased;
+    const bool lease_refused = counters.value(Counter::kRefusedAdmissions) > refused_before;
+    if (lease_refused) not_ready_until_ = saturating_add(now, kRetryAfter);  // L43
     pending.responder.respond(error_response(added.error()));
     return;
   }
-  if (asks_for_lease) refused_with_leased_.reset();
   const RequestId id = *added;
   pending.responder.on_disconnect([this, id] {
     const auto it = pending_.find(id);
@@ -444,6 +442,8 @@ void Instance::renew_leases(const HttpRequest& request, HttpResponder responder)
   if (problem) return responder.respond(error_response(*problem));
   const std::vector<LeaseId> unknown = engine_->core().connector().renew(ids);
   JsonWriter json;
+  std::ranges::sort(ids);
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
   json.integer("renewed", ids.size() - unknown.size());
   json.json("unknown", json_array_of(unknown, [](const LeaseId& id) { return quoted(id.str()); }));
   responder.respond(json_response(200, json.take()));

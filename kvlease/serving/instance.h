@@ -107,7 +107,7 @@ class Instance {
   std::uint64_t next_completion_ = 1;
   std::int64_t started_seconds_;  // of the Unix epoch
   std::map<EventKind, Instant> next_warning_;
-  std::optional<std::size_t> refused_with_leased_;  // blocks, as the last lease was refused (L43)
+  Instant not_ready_until_ = kTimeZero;  // after the refusal of a lease (L43)
   std::optional<Instant> draining_until_;
   std::size_t cut_leases_ = 0;
 };

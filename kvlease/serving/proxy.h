@@ -79,8 +79,9 @@ class Proxy {
     std::uint64_t number = 0;
     std::string request_id;
     std::string path;
-    HttpHeaders headers;  // as both legs get them
-    ClientBody body;
+    HttpHeaders headers;                   // as both legs get them
+    std::string conversation;              // empty: none
+    std::optional<ClientBody> body;        // until the answer begins
     std::optional<Target> chosen_prefill;  // by the client, for the first attempt
     HttpResponder responder;
     Instant arrived_at{};

@@ -98,15 +98,15 @@ void Proxy::route(HttpRequest request, HttpResponder responder) {
                                                 .request_id = request_id,
                                                 .path = request.path,
                                                 .headers = end_to_end(request.headers),
+                                                .conversation = body->conversation(),
                                                 .body = *std::move(body),
                                                 .chosen_prefill = *std::move(chosen),
                                                 .responder = std::move(responder),
                                                 .arrived_at = loop_.now()});
   routed->headers.add(std::string(kRequestIdHeader), request_id);
-  const std::string& conversation = routed->body.conversation();
-  routed->held_params = routed->body.held_params();
-  if (!conversation.empty()) {
-    auto kept = conversations_.take(conversation, loop_.now());
+  routed->held_params = routed->body->held_params();
+  if (!routed->conversation.empty()) {
+    auto kept = conversations_.take(routed->conversation, loop_.now());
     if (!routed->held_params) routed->held_params = std::move(kept);
   }
   routed->responder.on_disconnect([this, number] { apply(number, RoutedEvent::kClientGone); });
@@ -142,17 +142,18 @@ void Proxy::act(Routed& routed, RoutedAction action) {
       return start_prefill(routed);
     case RoutedAction::kStartDecode:
       metrics_.on_prefilled();
-      return start_decode(routed, routed.body.decode_body(routed.handoff->kv_transfer_params));
+      return start_decode(routed, routed.body->decode_body(routed.handoff->kv_transfer_params));
     case RoutedAction::kStartDecodeAlone:
       tell("decode_alone", routed.request_id, routed.failure.message);
       warn("decode_alone", routed.failure.message);
-      return start_decode(routed, routed.body.alone_body());
+      return start_decode(routed, routed.body->alone_body());
     case RoutedAction::kAnswerRefusal:
       routed.responder.respond(with_request_id(*std::move(routed.reply), routed));
       return finish(routed, RouteOutcome::kClientError);
     case RoutedAction::kPassHead:
       metrics_.on_first_byte(loop_.now() - routed.arrived_at);
       tell("first_byte", routed.request_id, routed.decode->text());
+      routed.body.reset();  // nothing is tried again from here on
       routed.responder.start_stream(routed.reply->status,
                                     with_request_id(*routed.reply, routed).headers);
       return;
@@ -174,10 +175,9 @@ void Proxy::act(Routed& routed, RoutedAction action) {
 }
 
 void Proxy::keep_for_next_turn(const Routed& routed) {
-  const std::string& conversation = routed.body.conversation();
-  if (conversation.empty()) return;
+  if (routed.conversation.empty()) return;
   if (auto params = routed.watch.params()) {
-    conversations_.put(conversation, *std::move(params), loop_.now());
+    conversations_.put(routed.conversation, *std::move(params), loop_.now());
   }
 }
 
@@ -219,7 +219,7 @@ void Proxy::start_prefill(Routed& routed) {
   tell("prefilling", routed.request_id, routed.prefill->text());
   HttpCallOptions call =
       leg(routed, *routed.prefill,
-          routed.body.prefill_body(std::exchange(routed.held_params, std::nullopt)),
+          routed.body->prefill_body(std::exchange(routed.held_params, std::nullopt)),
           options_.prefill_timeout);
   call.headers.remove("Accept-Encoding");  // we read this answer ourselves
   routed.call = HttpCall::start(
@@ -263,7 +263,7 @@ void Proxy::start_decode(Routed& routed, std::string body) {
   call.on_body = [this, number](std::string_view piece) {
     Routed& passed = *routed_.at(number);
     passed.responder.write(piece);
-    if (!passed.body.conversation().empty()) passed.watch.feed(piece);
+    if (!passed.conversation.empty()) passed.watch.feed(piece);
   };
   routed.call = HttpCall::start(
       loop_, std::move(call),
@@ -284,7 +284,8 @@ void Proxy::on_decode_done(std::uint64_t number, const Result<HttpResponse>& res
   if (response) return apply(number, RoutedEvent::kDecodeEnded);
   Routed& routed = *routed_.at(number);
   note_failure(routed, *routed.decode, response);
-  on_call_died(BackendRole::kDecode, routed.decode, response.error());
+  const bool too_long = routed.reply && response.error().code == ErrorCode::kTimeout;
+  if (!too_long) on_call_died(BackendRole::kDecode, routed.decode, response.error());
   apply(number, RoutedEvent::kDecodeFailed);
 }
 

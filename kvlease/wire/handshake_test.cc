@@ -185,7 +185,7 @@ TEST(Handshake, D16_BlockCountsMayDiffer) {  // D15, too: they are no part of th
 }
 
 TEST(Handshake, RankCountsThatDoNotDivideAreRefusedWithBothNumbers) {  // L37
-  for (const std::uint32_t good : {1, 2, 4, 8}) {
+  for (const std::uint32_t good : {1u, 2u, 4u, 8u}) {
     HandshakeRequest asked = request();
     asked.tp_size = good;
     EXPECT_TRUE(check_handshake_request(asked, reply(), true).has_value());

@@ -165,7 +165,7 @@ TEST_P(Holds, TheOldestHoldGivesWayToOthersAndToRequests) {  // L49
   EXPECT_GT(ended("D", LeaseEnd::kRecalled), 2u);
 }
 
-TEST_P(Holds, AHeartbeatThatNamesAHoldChangesNothing) {  // L39
+TEST_P(Holds, AHoldIsNotRenewedUnlessItIsRenewable) {  // L39
   add_two_way_pair();
   std::string held;
   first_turn(held);
@@ -173,10 +173,8 @@ TEST_P(Holds, AHeartbeatThatNamesAHoldChangesNothing) {  // L39
   ASSERT_EQ(live.size(), 1u);
   const LeaseId hold = live.begin()->first;
   world.run_for(seconds(470));
-  EXPECT_TRUE(world.engine("D").connector().renew(std::vector{hold}).empty());
-  world.run_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(world.engine("D").connector().renew(std::vector{hold}), std::vector{hold});
   world.run_for(seconds(11));
-  EXPECT_EQ(world.count("D", Counter::kHeartbeatHold), tp());
   EXPECT_EQ(ended("D", LeaseEnd::kExpired), 1u);
 }
 
@@ -196,6 +194,19 @@ TEST_P(Holds, ARenewableHoldLivesOnWithinItsMaximum) {  // L2, L39
   }
   world.run_for(seconds(20));  // 160 s
   EXPECT_EQ(ended("D", LeaseEnd::kExpired), 1u);
+}
+
+TEST_P(Holds, ADrainRecallsThemAndMakesNoMore) {  // L36
+  add_two_way_pair();
+  std::string held;
+  const std::string conversation = first_turn(held);
+  const std::string text = prompt(24, 'x');
+  const Ticket under_way = world.decode("D", text, world.params_of_prefill("P", text), 8);
+  world.engine("D").connector().begin_drain();
+  ASSERT_TRUE(world.finishes(under_way, seconds(5)));
+  EXPECT_EQ(world.outcome(under_way).params, "");
+  EXPECT_EQ(ended("D", LeaseEnd::kRecalled), 1u);
+  world.expect_all_back();
 }
 
 }  // namespace

@@ -173,5 +173,29 @@ TEST_P(Reference, C11_AQueuedRequestLearnsThatItsLeaseIsLost) {
   world.expect_all_back();
 }
 
+// Both legs of a request on one engine: its prefix cache has the prompt, the lease ends at once,
+// and a stranger who shows the reference with another prompt ends nothing (L10, L52).
+TEST(OwnReference, IsServedFromThePrefixCacheAndEndsItsLease) {
+  for (const LoadFailurePolicy policy : kPolicies) {
+    World world;
+    InstanceOptions options;
+    options.lease.load_failure_policy = policy;
+    world.add("both", options);
+    const std::string text = prompt(22, 'a');
+    const std::string params = world.params_of_prefill("both", text);
+    const Ticket stranger = world.decode("both", prompt(22, 'b'), params, 8);
+    ASSERT_TRUE(world.finishes(stranger, seconds(5)));
+    EXPECT_EQ(world.engine("both").connector().leases().live(), 1u);
+    const Ticket own = world.decode("both", text, params, 8);
+    ASSERT_TRUE(world.finishes(own, seconds(5)));
+    EXPECT_EQ(world.outcome(own).error_message, "");
+    EXPECT_EQ(world.outcome(own).text, reference_text(text, 8));
+    EXPECT_GE(world.outcome(own).num_cached_tokens, 20u);
+    const auto& ledger = world.engine("both").connector().leases().ledger();
+    EXPECT_EQ(ledger.ended[static_cast<std::size_t>(LeaseEnd::kReleased)], 1u);
+    world.expect_all_back();
+  }
+}
+
 }  // namespace
 }  // namespace kvlease::pairs

@@ -28,7 +28,7 @@ std::vector<Shapes> all_shapes() {
   std::vector<Shapes> all;
   for (const std::uint32_t prefill_tp : kTps) {
     for (const std::uint32_t decode_tp : kTps) {
-      for (const std::uint32_t heads : {2, 8}) all.push_back({prefill_tp, decode_tp, heads, 1});
+      for (const std::uint32_t heads : {2u, 8u}) all.push_back({prefill_tp, decode_tp, heads, 1});
       all.push_back({prefill_tp, decode_tp, 4, 2});
     }
   }
