@@ -14,8 +14,10 @@ void add_access_flags(CLI::App& app, AccessFlags& flags, const std::string& allo
       ->capture_default_str();
   app.add_option("--api-key", flags.api_key,
                  "secret that clients must show (Authorization: Bearer)")
+      ->check(secret())
       ->envname("KVLEASE_API_KEY");
   app.add_option("--peer-key", flags.peer_key, "secret that handshakes and lease calls must show")
+      ->check(secret())
       ->envname("KVLEASE_PEER_KEY");
   app.add_flag("--insecure-peers", flags.insecure_peers,
                "listen beyond loopback without a peer key");

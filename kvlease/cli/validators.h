@@ -24,6 +24,14 @@ TextCheck between(Number min, Number max, const char* what) {
   };
 }
 
+// What can stand in a header: an empty secret would let everybody in.
+inline TextCheck secret() {
+  return [](const std::string& text) -> std::string {
+    if (!text.empty() && is_printable_ascii(text)) return {};
+    return "a secret is printable ASCII and not empty";
+  };
+}
+
 // A finite number in [min, max].
 inline TextCheck number_between(double min, double max) { return between(min, max, "number"); }
 

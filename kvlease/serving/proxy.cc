@@ -191,7 +191,10 @@ void Proxy::tell_backend(BackendRole role, std::size_t backend, BackendState bef
     warn("backend_down " + url, "cannot be reached");
   }
   if (state == BackendState::kBusy) tell("backend_busy", "", url);
-  if (state == BackendState::kReady && was_known) tell("backend_up", "", url);
+  if (state == BackendState::kReady && was_known) {
+    tell("backend_up", "", url);
+    warn("backend_up " + url, "takes new requests again");
+  }
 }
 
 // L10. A release that meets no P is tried once more; then the lease ends by itself.

@@ -216,6 +216,12 @@ void Proxy::start_prefill(Routed& routed) {
     routed.prefill = Target{options_.prefill[backend], backend};
   }
   routed.handoff.reset();
+  const auto chosen = routed.prefill->backend;
+  if (chosen && prefill_.state(*chosen) == BackendState::kDown) {  // all are: D can do without
+    routed.failure = {ErrorCode::kUnavailable, "no prefill instance can be reached"};
+    metrics_.on_decoded_alone(DecodeAloneCause::kPrefillUnreachable);
+    return apply(routed.number, RoutedEvent::kPrefillFailed);
+  }
   tell("prefilling", routed.request_id, routed.prefill->text());
   HttpCallOptions call =
       leg(routed, *routed.prefill,

@@ -228,6 +228,20 @@ TEST_F(ProxyTest, APrefillThatHangsIsDoneWithout) {
   EXPECT_THAT(events_, HasSubstr("backend_down"));
 }
 
+TEST_F(ProxyTest, WhileNoPrefillCanBeReachedNobodyWaitsForOne) {
+  p1_.hangs = p2_.hangs = true;
+  start({.prefill_timeout = milliseconds{200}});
+  for (int request = 0; request < 2; ++request) {  // each takes one of them down
+    ASSERT_TRUE(ask(std::string(kBody)));
+  }
+  const std::size_t asked = p1_.asked.size() + p2_.asked.size();
+  EXPECT_EQ(asked, 2u);
+  const auto answer = ask(std::string(kBody));
+  ASSERT_TRUE(answer) << answer.error().message;
+  EXPECT_EQ(answer->status, 200);
+  EXPECT_EQ(p1_.asked.size() + p2_.asked.size(), asked);
+}
+
 TEST_F(ProxyTest, ADecoderThatFailsBeforeAByteIsReplacedOnceAndItsLeaseGivenBack) {
   d1_.status = 500;
   start({.peer_key = "the-key"});
