@@ -204,7 +204,9 @@ void Demo::on_event(const InstanceEvent& event) {
 
 void Demo::on_lease_event(const InstanceEvent& event) {
   if (event.kind == "lease_granted") {
-    leases_[event.lease] = {.prefill = event.instance, .decode = "", .granted_at = event.at};
+    DemoLease& lease = leases_[event.lease];  // D may have told of it first
+    lease.prefill = event.instance;
+    lease.granted_at = event.at;
   } else if (event.kind == "tracking_started") {
     leases_[event.lease].decode = event.instance;
   } else if (event.kind == "lease_ended") {
