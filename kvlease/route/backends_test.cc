@@ -49,20 +49,20 @@ TEST(BackendsTest, EveryStateTakesEveryEvent) {
 
 TEST(BackendsTest, TakesTurns) {
   BackendPool pool(3, 1);
-  for (const std::size_t expected : {0, 1, 2, 0, 1}) EXPECT_EQ(pool.pick({}), expected);
+  for (const std::size_t expected : {0u, 1u, 2u, 0u, 1u}) EXPECT_EQ(pool.pick({}), expected);
 }
 
 TEST(BackendsTest, TakesTurnsOverReadyOnes) {
   BackendPool pool = probed({200, std::nullopt, 200, 503});
-  for (const std::size_t expected : {0, 2, 0, 2}) EXPECT_EQ(pool.pick({}), expected);
+  for (const std::size_t expected : {0u, 2u, 0u, 2u}) EXPECT_EQ(pool.pick({}), expected);
 }
 
 TEST(BackendsTest, WrongOpinionRefusesNothing) {
   BackendPool down = probed({std::nullopt, std::nullopt});
   EXPECT_FALSE(down.any_ready());
-  for (const std::size_t expected : {0, 1, 0}) EXPECT_EQ(down.pick({}), expected);
+  for (const std::size_t expected : {0u, 1u, 0u}) EXPECT_EQ(down.pick({}), expected);
   BackendPool busy = probed({std::nullopt, 503});
-  for (const std::size_t expected : {1, 1}) EXPECT_EQ(busy.pick({}), expected);
+  for (const std::size_t expected : {1u, 1u}) EXPECT_EQ(busy.pick({}), expected);
 }
 
 TEST(BackendsTest, AvoidsWhatFailedUnlessThereIsNoOther) {
