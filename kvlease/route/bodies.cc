@@ -49,9 +49,9 @@ Result<JsonEdit> JsonEdit::open(std::string text, std::string_view what) {
   JsonEdit edit;
   const char* end = text.data();  // of the value before: the next quote opens the next key
   for (const auto& [name, value] : fields) {
-    const char* key = std::find(end, value.data(), '"');
-    edit.members_.push_back(
-        {std::string(name), std::string(key, value.data()), std::string(value)});
+    const char* const value_begin = value.data();
+    const char* const key = std::find(end, value_begin, '"');
+    edit.members_.push_back({std::string(name), std::string(key, value_begin), std::string(value)});
     end = value.data() + value.size();
   }
   return edit;
