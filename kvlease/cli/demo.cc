@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "kvlease/cli/arguments.h"
 #include "kvlease/cli/command.h"
 #include "kvlease/cli/validators.h"
 #include "kvlease/core/lease_config.h"
@@ -573,12 +574,7 @@ int run_demo(std::span<const std::string> arguments) {
   app.add_flag("--multi-turn", options.multi_turn, "show a conversation, too");
   app.add_option("--nixl-path", options.nixl_path, "as for kvlease serve");
   app.add_flag("--json", options.json, "print the result as JSON, and the story on stderr");
-  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
-  try {
-    app.parse(reversed);
-  } catch (const CLI::ParseError& problem) {
-    return app.exit(problem) == 0 ? 0 : 2;
-  }
+  if (const auto exit_code = parse_arguments(app, arguments)) return *exit_code;
   Demo demo(options);
   if (const auto done = demo.run(); !done) {
     std::fprintf(stderr, "kvlease demo: %s\n", done.error().message.c_str());

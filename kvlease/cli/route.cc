@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "kvlease/cli/access_flags.h"
+#include "kvlease/cli/arguments.h"
 #include "kvlease/cli/command.h"
 #include "kvlease/cli/output.h"
+#include "kvlease/cli/run_server.h"
 #include "kvlease/cli/validators.h"
 #include "kvlease/runtime/log.h"
 #include "kvlease/runtime/loop.h"
@@ -114,19 +116,7 @@ int route(ProxyOptions options, bool log_events) {
     std::fprintf(stderr, "kvlease route: %s\n", proxy.error().message.c_str());
     return 1;
   }
-  Proxy& running = **proxy;
-  bool draining = false;
-  loop.on_termination_signal([&](int) {  // the second signal does not wait
-    logger.info(draining ? "leaving at once" : "draining");
-    if (std::exchange(draining, true)) loop.stop();
-    running.drain(loop.now());
-  });
-  write_line("listening on " + host_and_port(host, running.port()) + " as router");
-  loop.run([&](Instant now) {
-    const Instant next = running.turn(now);
-    if (running.drained(now)) loop.stop();
-    return next;
-  });
+  run_server(loop, **proxy, host, "router", logger);
   return 0;
 }
 
@@ -136,12 +126,7 @@ int run_route(std::span<const std::string> arguments) {
   CLI::App app("The routing proxy: prefill on one instance, decode on another.", "kvlease route");
   RouteFlags flags;
   add_options(app, flags);
-  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 takes them
-  try {
-    app.parse(reversed);
-  } catch (const CLI::ParseError& problem) {
-    return app.exit(problem) == 0 ? 0 : 2;
-  }
+  if (const auto exit_code = parse_arguments(app, arguments)) return *exit_code;
   auto options = make_options(flags);
   if (!options) {
     std::fprintf(stderr, "kvlease route: %s\n", options.error().message.c_str());

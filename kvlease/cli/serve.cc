@@ -13,8 +13,10 @@
 #include <vector>
 
 #include "kvlease/cli/access_flags.h"
+#include "kvlease/cli/arguments.h"
 #include "kvlease/cli/command.h"
 #include "kvlease/cli/output.h"
+#include "kvlease/cli/run_server.h"
 #include "kvlease/cli/validators.h"
 #include "kvlease/runtime/log.h"
 #include "kvlease/runtime/loop.h"
@@ -192,22 +194,10 @@ int serve(InstanceOptions options, bool log_events) {
     return 1;
   }
   Instance& running = **instance;
-  bool draining = false;
-  loop.on_termination_signal([&](int) {  // L36; the second signal does not wait
-    logger.info(draining ? "leaving at once" : "draining");
-    if (std::exchange(draining, true)) loop.stop();
-    running.drain(loop.now());
-  });
   logger.info(
       "kv_load_failure_policy is " +
       std::string(load_failure_policy_name(running.lease_config().load_failure_policy)));  // F04
-  write_line("listening on " + host_and_port(host, running.port()) + " as " +
-             running.engine_id().str());
-  loop.run([&](Instant now) {
-    const Instant next = running.turn(now);
-    if (running.drained(now)) loop.stop();
-    return next;
-  });
+  run_server(loop, running, host, running.engine_id().str(), logger);
   if (running.cut_leases() > 0) {
     logger.warning(std::to_string(running.cut_leases()) + " leases cut at the drain limit");
   }
@@ -221,12 +211,7 @@ int run_serve(std::span<const std::string> arguments) {
   Flags flags;
   add_options(app, flags);
   add_model_options(app, flags);
-  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 takes them
-  try {
-    app.parse(reversed);
-  } catch (const CLI::ParseError& problem) {
-    return app.exit(problem) == 0 ? 0 : 2;
-  }
+  if (const auto exit_code = parse_arguments(app, arguments)) return *exit_code;
   auto options = make_options(flags);
   if (!options) {
     std::fprintf(stderr, "kvlease serve: %s\n", options.error().message.c_str());

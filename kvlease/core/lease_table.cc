@@ -268,7 +268,6 @@ class LeaseTable::Impl {
     // Ids hardly ever share what the index keeps of their hashes, so these are the leases.
     std::array<Record*, kRenewalsAhead> leases{};
     for (std::size_t i = 0; i < ids.size(); ++i) {
-      leases[i] = nullptr;
       const auto probable = index_.find(hashes[i], [](RecordNumber) { return true; });
       if (!probable) continue;
       leases[i] = &record(*probable);

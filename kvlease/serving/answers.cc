@@ -31,11 +31,31 @@ std::string_view field_named(std::string_view message) {
   return end == std::string_view::npos ? "" : message.substr(begin + 1, end - begin - 1);
 }
 
+// L43
+HttpResponse with_retry_after(HttpResponse response) {
+  if (response.status == 503) response.headers.add("Retry-After", "1");
+  return response;
+}
+
 }  // namespace
 
 HttpResponse json_response(int status, std::string body) {
   return {
       .status = status, .headers = {{"Content-Type", "application/json"}}, .body = std::move(body)};
+}
+
+HttpResponse health_response(bool draining) {
+  return json_response(200, draining ? R"({"status":"draining"})" : R"({"status":"ok"})");
+}
+
+HttpResponse ready_response(bool ready, std::string body) {
+  return with_retry_after(json_response(ready ? 200 : 503, std::move(body)));
+}
+
+HttpResponse metrics_response(std::string text) {
+  return {.status = 200,
+          .headers = {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}},
+          .body = std::move(text)};
 }
 
 int http_status(ErrorCode code) {
@@ -81,9 +101,7 @@ HttpResponse error_response(const Error& error) {
 }
 
 HttpResponse error_response(const Error& error, int status) {
-  HttpResponse response = json_response(status, error_body(error, status));
-  if (status == 503) response.headers.add("Retry-After", "1");  // L43
-  return response;
+  return with_retry_after(json_response(status, error_body(error, status)));
 }
 
 HttpResponse no_such_route(const HttpRequest& request) {

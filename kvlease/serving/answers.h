@@ -11,6 +11,11 @@ namespace kvlease {
 
 HttpResponse json_response(int status, std::string body);
 
+// What both answer to GET /health, /health/ready and /metrics; not ready: 503, come again (L43).
+HttpResponse health_response(bool draining);
+HttpResponse ready_response(bool ready, std::string body);
+HttpResponse metrics_response(std::string text);
+
 // The one table from error codes to HTTP statuses.
 int http_status(ErrorCode code);
 // vLLM's nested form {"error": {"message", "type", "param", "code"}}.

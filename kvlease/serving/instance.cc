@@ -17,7 +17,6 @@ namespace {
 constexpr Duration kCutGrace = std::chrono::seconds{1};
 
 constexpr Duration kRetryAfter = std::chrono::seconds{1};  // as every 503 says
-constexpr Duration kWarningInterval = std::chrono::minutes{1};
 
 constexpr std::string_view kLeasePrefix = "/kvlease/v1/leases/";
 
@@ -172,8 +171,7 @@ void Instance::handle(HttpRequest request, HttpResponder responder) {
 }
 
 void Instance::health(const HttpRequest&, HttpResponder responder) {
-  responder.respond(
-      json_response(200, draining_until_ ? R"({"status":"draining"})" : R"({"status":"ok"})"));
+  responder.respond(health_response(draining_until_.has_value()));
 }
 
 // Whether the next request would be taken, and the numbers that say why not. A refusal of a
@@ -197,9 +195,7 @@ void Instance::ready(const HttpRequest&, HttpResponder responder) {
   json.integer("max_num_waiting", options.scheduler.max_num_waiting);
   json.integer("blocks_leased", stats.blocks.leased);
   json.integer("blocks_leased_max", budget);
-  HttpResponse response = json_response(is_ready ? 200 : 503, json.take());
-  if (!is_ready) response.headers.add("Retry-After", "1");  // L43
-  responder.respond(std::move(response));
+  responder.respond(ready_response(is_ready, json.take()));
 }
 
 void Instance::metrics(const HttpRequest&, HttpResponder responder) {
@@ -226,9 +222,7 @@ void Instance::metrics(const HttpRequest&, HttpResponder responder) {
                             .cached_tokens = stats.cached_tokens,
                             .generated_tokens = stats.generated_tokens};
   if (leases.live() > 0) snapshot.oldest_lease_age = loop_.now() - leases.oldest_grant();  // L48
-  responder.respond({.status = 200,
-                     .headers = {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}},
-                     .body = metrics_->scrape(snapshot)});
+  responder.respond(metrics_response(metrics_->scrape(snapshot)));
 }
 
 void Instance::list_models(const HttpRequest&, HttpResponder responder) {
@@ -460,9 +454,8 @@ void Instance::warn(const Event& event) {
   const bool matters = event.kind == EventKind::kHandshakeFailed ||
                        event.kind == EventKind::kPeerSuspect ||
                        event.kind == EventKind::kLoadFailed;
-  Instant& next = next_warning_[event.kind];
-  if (!matters || !options_.on_warning || loop_.now() < next) return;
-  next = loop_.now() + kWarningInterval;
+  if (!matters || !options_.on_warning) return;
+  if (!warnings_.may_warn(event_kind_name(event.kind), loop_.now())) return;
   options_.on_warning(std::string(event_kind_name(event.kind)) + ": engine " + event.peer + ": " +
                       event.detail);
 }

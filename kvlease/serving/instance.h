@@ -15,6 +15,7 @@
 #include "kvlease/runtime/http_server.h"
 #include "kvlease/serving/completions_api.h"
 #include "kvlease/serving/engine_host.h"
+#include "kvlease/serving/rare_warnings.h"
 
 namespace kvlease {
 
@@ -106,7 +107,7 @@ class Instance {
   std::map<RequestId, Pending> pending_;
   std::uint64_t next_completion_ = 1;
   std::int64_t started_seconds_;  // of the Unix epoch
-  std::map<EventKind, Instant> next_warning_;
+  RareWarnings warnings_;
   Instant not_ready_until_ = kTimeZero;  // after the refusal of a lease (L43)
   std::optional<Instant> draining_until_;
   std::size_t cut_leases_ = 0;

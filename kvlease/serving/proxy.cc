@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "kvlease/base/hex.h"
 #include "kvlease/serving/access.h"
 #include "kvlease/serving/answers.h"
 #include "kvlease/wire/json_fields.h"
@@ -14,7 +13,6 @@ namespace kvlease {
 namespace {
 
 constexpr Duration kProbeTimeout = std::chrono::seconds{1};
-constexpr Duration kWarningInterval = std::chrono::minutes{1};
 constexpr Duration kReleaseTimeout = std::chrono::seconds{5};
 
 }  // namespace
@@ -95,14 +93,11 @@ void Proxy::handle(HttpRequest request, HttpResponder responder) {
   } else if (path == "/v1/models") {
     pass_models(request, std::move(responder));
   } else if (path == "/health") {
-    responder.respond(
-        json_response(200, draining_until_ ? R"({"status":"draining"})" : R"({"status":"ok"})"));
+    responder.respond(health_response(draining_until_.has_value()));
   } else if (path == "/health/ready") {
     answer_ready(std::move(responder));
   } else {
-    responder.respond({.status = 200,
-                       .headers = {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}},
-                       .body = metrics_.scrape()});
+    responder.respond(metrics_response(metrics_.scrape()));
   }
 }
 
@@ -125,9 +120,7 @@ void Proxy::answer_ready(HttpResponder responder) const {
   JsonWriter json;
   json.string("status", draining_until_ ? "draining" : ready ? "ready" : "no decode instance");
   json.json("instances", json_array_of(instances, [](const std::string& text) { return text; }));
-  HttpResponse response = json_response(ready ? 200 : 503, json.take());
-  if (!ready) response.headers.add("Retry-After", "1");
-  responder.respond(std::move(response));
+  responder.respond(ready_response(ready, json.take()));
 }
 
 // What a decode instance says of its models is what the router says.
@@ -228,10 +221,7 @@ void Proxy::release(const Target& prefill, const LeaseId& lease, bool again) {
 }
 
 void Proxy::warn(std::string_view kind, std::string_view text) {
-  if (!options_.on_warning) return;
-  const auto [it, is_new] = next_warning_.try_emplace(std::string(kind), loop_.now());
-  if (!is_new && loop_.now() < it->second) return;
-  it->second = loop_.now() + kWarningInterval;
+  if (!options_.on_warning || !warnings_.may_warn(kind, loop_.now())) return;
   options_.on_warning(std::string(kind) + ": " + std::string(text));
 }
 

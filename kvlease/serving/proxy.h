@@ -22,6 +22,7 @@
 #include "kvlease/runtime/http_client.h"
 #include "kvlease/runtime/http_server.h"
 #include "kvlease/runtime/loop.h"
+#include "kvlease/serving/rare_warnings.h"
 
 namespace kvlease {
 
@@ -149,7 +150,7 @@ class Proxy {
   std::map<std::uint64_t, Release> releases_;
   std::map<std::uint64_t, HttpCall> calls_;  // probes, and answers that are only passed on
   std::uint64_t next_number_ = 1;
-  std::map<std::string, Instant, std::less<>> next_warning_;  // by kind
+  RareWarnings warnings_;
   std::optional<Instant> draining_until_;
 };
 
