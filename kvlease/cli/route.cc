@@ -26,7 +26,10 @@ struct RouteFlags {
   AccessFlags access;
   std::vector<std::string> prefill;
   std::vector<std::string> decode;
-  std::string release_by = "decoder";
+  std::string release_by = "auto";
+  std::string prefill_policy = "least-outstanding";
+  std::string decode_policy = "least-outstanding";
+  double decode_share = 0.7;
   double connect_seconds = 2;
   double prefill_seconds = 120;
   double decode_seconds = 600;
@@ -41,8 +44,21 @@ void add_options(CLI::App& app, RouteFlags& flags) {
   app.add_option("--prefill", flags.prefill, "URLs of prefill instances")->required();
   app.add_option("--decode", flags.decode, "URLs of decode instances")->required();
   app.add_option("--release-by", flags.release_by,
-                 "who tells P of a lease that is not read: decoder or router")
-      ->check(CLI::IsMember({"decoder", "router"}))
+                 "who tells P of a lease that is not read: decoder, router, or auto: the router "
+                 "where there is another decoder to read it")
+      ->check(CLI::IsMember({"auto", "decoder", "router"}))
+      ->capture_default_str();
+  const auto policy = [&](const char* name, std::string& out) {
+    app.add_option(name, out, "round-robin, least-outstanding or prefix-affine")
+        ->check(CLI::IsMember(
+            std::vector<std::string>(std::begin(kRoutePolicyNames), std::end(kRoutePolicyNames))))
+        ->capture_default_str();
+  };
+  policy("--prefill-policy", flags.prefill_policy);
+  policy("--decode-policy", flags.decode_policy);
+  app.add_option("--decode-share", flags.decode_share,
+                 "share of a prefill instance's leased blocks that one of several decoders may pin")
+      ->check(number_between(0.01, 1))
       ->capture_default_str();
   const auto seconds = [&](const char* name, double& out, double min, const char* text) {
     app.add_option(name, out, text)->check(number_between(min, 86400))->capture_default_str();
@@ -77,6 +93,12 @@ Result<std::vector<HttpUrl>> parse_urls(const char* flag, const std::vector<std:
   return urls;
 }
 
+// Requires: one of the names.
+RoutePolicy parse_policy(std::string_view name) {
+  return static_cast<RoutePolicy>(std::ranges::find(kRoutePolicyNames, name) -
+                                  std::begin(kRoutePolicyNames));
+}
+
 Result<ProxyOptions> make_options(const RouteFlags& flags) {
   const AccessFlags& access = flags.access;
   const auto bound = check_binding(access.host, access.peer_key, access.insecure_peers);
@@ -85,21 +107,25 @@ Result<ProxyOptions> make_options(const RouteFlags& flags) {
   if (!prefill) return std::unexpected(prefill.error());
   auto decode = parse_urls("--decode", flags.decode);
   if (!decode) return std::unexpected(decode.error());
-  return ProxyOptions{
-      .host = access.host,
-      .port = access.port,
-      .prefill = std::move(*prefill),
-      .decode = std::move(*decode),
-      .allow_peers = access.allow_peers,
-      .api_key = access.api_key,
-      .peer_key = access.peer_key,
-      .release_by = flags.release_by == "router" ? ReleaseBy::kRouter : ReleaseBy::kDecoder,
-      .connect_timeout = from_seconds(flags.connect_seconds),
-      .prefill_timeout = from_seconds(flags.prefill_seconds),
-      .decode_timeout = from_seconds(flags.decode_seconds),
-      .drain_timeout = from_seconds(flags.drain_seconds),
-      .requests_max = flags.requests_max,
-      .seed = random_u64()};
+  const bool by_router =
+      flags.release_by == "router" || (flags.release_by == "auto" && flags.decode.size() > 1);
+  return ProxyOptions{.host = access.host,
+                      .port = access.port,
+                      .prefill = std::move(*prefill),
+                      .decode = std::move(*decode),
+                      .allow_peers = access.allow_peers,
+                      .api_key = access.api_key,
+                      .peer_key = access.peer_key,
+                      .release_by = by_router ? ReleaseBy::kRouter : ReleaseBy::kDecoder,
+                      .connect_timeout = from_seconds(flags.connect_seconds),
+                      .prefill_timeout = from_seconds(flags.prefill_seconds),
+                      .decode_timeout = from_seconds(flags.decode_seconds),
+                      .drain_timeout = from_seconds(flags.drain_seconds),
+                      .requests_max = flags.requests_max,
+                      .prefill_policy = parse_policy(flags.prefill_policy),
+                      .decode_policy = parse_policy(flags.decode_policy),
+                      .decode_share = flags.decode_share,
+                      .seed = random_u64()};
 }
 
 int route(ProxyOptions options, bool log_events) {

@@ -19,6 +19,12 @@ constexpr DecodeAloneCause kDecodeAloneCauses[] = {
     DecodeAloneCause::kPrefillTimeout, DecodeAloneCause::kNoParams};
 constexpr ReleaseResult kReleaseResults[] = {ReleaseResult::kReleased, ReleaseResult::kNotFound,
                                              ReleaseResult::kFailed};
+constexpr RenewResult kRenewResults[] = {RenewResult::kRenewed, RenewResult::kUnknown,
+                                         RenewResult::kFailed};
+constexpr RetryKind kRetryKinds[] = {RetryKind::kOtherPrefill, RetryKind::kOtherDecode,
+                                     RetryKind::kNewPair};
+constexpr RefusalCause kRefusalCauses[] = {RefusalCause::kDraining, RefusalCause::kMaxRequests,
+                                           RefusalCause::kDecodeShare};
 
 }  // namespace
 
@@ -64,6 +70,42 @@ std::string_view release_result_name(ReleaseResult result) {
   KVL_UNREACHABLE("a result has a name");
 }
 
+std::string_view renew_result_name(RenewResult result) {
+  switch (result) {
+    case RenewResult::kRenewed:
+      return "renewed";
+    case RenewResult::kUnknown:
+      return "unknown";
+    case RenewResult::kFailed:
+      return "failed";
+  }
+  KVL_UNREACHABLE("a result has a name");
+}
+
+std::string_view retry_kind_name(RetryKind kind) {
+  switch (kind) {
+    case RetryKind::kOtherPrefill:
+      return "other_prefill";
+    case RetryKind::kOtherDecode:
+      return "other_decode";
+    case RetryKind::kNewPair:
+      return "new_pair";
+  }
+  KVL_UNREACHABLE("a kind has a name");
+}
+
+std::string_view refusal_cause_name(RefusalCause cause) {
+  switch (cause) {
+    case RefusalCause::kDraining:
+      return "draining";
+    case RefusalCause::kMaxRequests:
+      return "max_requests";
+    case RefusalCause::kDecodeShare:
+      return "decode_share";
+  }
+  KVL_UNREACHABLE("a cause has a name");
+}
+
 std::string_view backend_role_name(BackendRole role) {
   switch (role) {
     case BackendRole::kPrefill:
@@ -96,10 +138,20 @@ struct RouteMetrics::Impl {
                                               {"cause"},
                                               {}});
   MetricFamily& retries = registry.add({"kvlease_route_retries_total",
-                                        "Requests tried again on another pair of instances.",
+                                        "Requests that went on another way, by how.",
                                         kCounter,
-                                        {},
+                                        {"kind"},
                                         {}});
+  MetricFamily& refusals = registry.add({"kvlease_route_refusals_total",
+                                         "Requests that the router itself answered with 503.",
+                                         kCounter,
+                                         {"cause"},
+                                         {}});
+  MetricFamily& renewals = registry.add({"kvlease_route_renewals_total",
+                                         "Renewals of leases by the router, by result (L2).",
+                                         kCounter,
+                                         {"result"},
+                                         {}});
   MetricFamily& releases = registry.add({"kvlease_route_releases_total",
                                          "Leases given back by the router, by result (L10).",
                                          kCounter,
@@ -116,6 +168,21 @@ struct RouteMetrics::Impl {
                                          kGauge,
                                          {"url", "role"},
                                          {}});
+  MetricFamily& outstanding = registry.add({"kvlease_route_backend_outstanding_requests",
+                                            "Requests under way at an instance.",
+                                            kGauge,
+                                            {"url", "role"},
+                                            {}});
+  MetricFamily& bridged = registry.add({"kvlease_route_leases_bridged",
+                                        "Leases that the router keeps alive: D has not answered.",
+                                        kGauge,
+                                        {},
+                                        {}});
+  MetricFamily& pinned = registry.add({"kvlease_route_pinned_blocks",
+                                       "Blocks of P that requests for D pin, as the router counts.",
+                                       kGauge,
+                                       {"prefill", "decode"},
+                                       {}});
   std::uint64_t requests_in_flight = 0;
 };
 
@@ -126,6 +193,9 @@ RouteMetrics::Impl::Impl() {
   }
   for (const ReleaseResult result : kReleaseResults)
     releases.declare({release_result_name(result)});
+  for (const RenewResult result : kRenewResults) renewals.declare({renew_result_name(result)});
+  for (const RetryKind kind : kRetryKinds) retries.declare({retry_kind_name(kind)});
+  for (const RefusalCause cause : kRefusalCauses) refusals.declare({refusal_cause_name(cause)});
 }
 
 RouteMetrics::RouteMetrics() : impl_(std::make_unique<Impl>()) {}
@@ -148,10 +218,31 @@ void RouteMetrics::on_decoded_alone(DecodeAloneCause cause) {
   impl_->decoded_alone.add(1, {decode_alone_cause_name(cause)});
 }
 
-void RouteMetrics::on_retried() { impl_->retries.add(1, {}); }
+void RouteMetrics::on_retried(RetryKind kind) { impl_->retries.add(1, {retry_kind_name(kind)}); }
 
-void RouteMetrics::on_released(ReleaseResult result) {
-  impl_->releases.add(1, {release_result_name(result)});
+void RouteMetrics::on_refused(RefusalCause cause) {
+  impl_->refusals.add(1, {refusal_cause_name(cause)});
+}
+
+void RouteMetrics::on_released(ReleaseResult result, std::size_t leases) {
+  impl_->releases.add(static_cast<double>(leases), {release_result_name(result)});
+}
+
+void RouteMetrics::on_renewed(RenewResult result, std::size_t leases) {
+  impl_->renewals.add(static_cast<double>(leases), {renew_result_name(result)});
+}
+
+void RouteMetrics::set_outstanding(std::string_view url, BackendRole role, std::size_t requests) {
+  impl_->outstanding.set(static_cast<double>(requests), {url, backend_role_name(role)});
+}
+
+void RouteMetrics::set_bridged(std::size_t leases) {
+  impl_->bridged.set(static_cast<double>(leases), {});
+}
+
+void RouteMetrics::set_pinned(std::string_view prefill_url, std::string_view decode_url,
+                              std::size_t blocks) {
+  impl_->pinned.set(static_cast<double>(blocks), {prefill_url, decode_url});
 }
 
 void RouteMetrics::on_first_byte(Duration since_arrival) {

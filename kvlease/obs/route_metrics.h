@@ -1,6 +1,7 @@
 // What the routing proxy tells Prometheus. docs/metrics.md lists the families.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -37,6 +38,30 @@ enum class ReleaseResult : std::uint8_t {
 };
 std::string_view release_result_name(ReleaseResult result);
 
+// What a router's renewal of a lease found (L2).
+enum class RenewResult : std::uint8_t {
+  kRenewed,
+  kUnknown,  // D has read it, as a rule
+  kFailed,   // P could not be told
+};
+std::string_view renew_result_name(RenewResult result);
+
+// How a request went on whose first way did not work.
+enum class RetryKind : std::uint8_t {
+  kOtherPrefill,  // P was busy
+  kOtherDecode,   // the same lease, another D (H12)
+  kNewPair,       // a second prefill
+};
+std::string_view retry_kind_name(RetryKind kind);
+
+// Why the router itself answered 503.
+enum class RefusalCause : std::uint8_t {
+  kDraining,
+  kMaxRequests,
+  kDecodeShare,  // every decoder has its share of leased blocks (F14)
+};
+std::string_view refusal_cause_name(RefusalCause cause);
+
 enum class BackendRole : std::uint8_t { kPrefill, kDecode };
 std::string_view backend_role_name(BackendRole role);
 
@@ -59,13 +84,21 @@ class RouteMetrics {
 
   void on_prefilled();  // P answered with kv_transfer_params
   void on_decoded_alone(DecodeAloneCause cause);
-  void on_retried();  // another pair is tried
-  void on_released(ReleaseResult result);
+  void on_retried(RetryKind kind);
+  void on_refused(RefusalCause cause);
+  void on_released(ReleaseResult result, std::size_t leases);
+  void on_renewed(RenewResult result, std::size_t leases);
   // The client got the first byte of D's answer, `since_arrival` after its request arrived.
   void on_first_byte(Duration since_arrival);
 
   // A backend's state, when it changes and once at the start.
   void set_backend(const BackendHealth& health);
+
+  // Requests under way at an instance, and leases that the router keeps alive, when scraped.
+  void set_outstanding(std::string_view url, BackendRole role, std::size_t requests);
+  void set_bridged(std::size_t leases);
+  // Blocks of the first that requests for the second pin, as the router counts them.
+  void set_pinned(std::string_view prefill_url, std::string_view decode_url, std::size_t blocks);
 
   // Prometheus text format 0.0.4.
   std::string scrape() const;

@@ -2,8 +2,10 @@
 #include "kvlease/route/backends.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "kvlease/base/check.h"
+#include "kvlease/wire/json_fields.h"
 
 namespace kvlease {
 namespace {
@@ -21,6 +23,9 @@ constexpr Transition<BackendState, BackendEvent> kTransitions[] = {
     {kDown, kProbePassed, kReady},     {kDown, kProbeRefused, kBusy},
     {kDown, kProbeFailed, kDown},      {kDown, kCallDied, kDown},
 };
+
+constexpr std::size_t kReadyBytesMax = 4096;
+constexpr IntegerRange kAnyCount{0, std::uint64_t{1} << 53};
 
 // How willingly a backend is taken; less is better.
 int rank_of(BackendState state) {
@@ -71,25 +76,107 @@ std::span<const Transition<BackendState, BackendEvent>> backend_transitions() {
   return kTransitions;
 }
 
-BackendPool::BackendPool(std::size_t count, std::uint64_t seed) : backends_(count), jitter_(seed) {
+std::optional<Headroom> parse_headroom(std::string_view ready_body) {
+  std::optional<Error> problem;
+  JsonObject body = open_json(ready_body, kReadyBytesMax, "the answer", problem);
+  std::optional<std::uint64_t> waiting;
+  std::optional<std::uint64_t> waiting_max;
+  std::optional<std::uint64_t> leased;
+  std::optional<std::uint64_t> leased_max;
+  body.integer("waiting", kAnyCount, waiting);
+  body.integer("max_num_waiting", kAnyCount, waiting_max);
+  body.integer("blocks_leased", kAnyCount, leased);
+  body.integer("blocks_leased_max", kAnyCount, leased_max);
+  if (problem || !waiting || !waiting_max || !leased || !leased_max) return std::nullopt;
+  return Headroom{*waiting, *waiting_max, *leased, *leased_max};
+}
+
+BackendPool::BackendPool(std::size_t count, RoutePolicy policy, std::uint64_t seed)
+    : backends_(count), policy_(policy), jitter_(seed) {
   KVL_CHECK(count > 0, "a role has at least one instance");
 }
 
-std::size_t BackendPool::pick(std::optional<std::size_t> avoid) {
-  const auto cost = [&](std::size_t backend) {
-    return backend == avoid ? rank_of(kDown) + 1 : rank_of(backends_[backend].state);
+// As it said last; what the router has sent since is in `outstanding`.
+bool BackendPool::has_headroom(const Backend& backend, std::size_t blocks) const {
+  if (!backend.headroom) return true;
+  const Headroom& room = *backend.headroom;
+  return room.waiting < room.waiting_max && room.blocks_leased + blocks <= room.blocks_leased_max;
+}
+
+// Those of the least cost, in turn.
+std::vector<std::size_t> BackendPool::healthiest(const Wish& wish) const {
+  const auto cost = [&](std::size_t i) {
+    const Backend& backend = backends_[i];
+    return 2 * (i == wish.avoid ? rank_of(kDown) + 1 : rank_of(backend.state)) +
+           (has_headroom(backend, wish.blocks) ? 0 : 1);
   };
-  std::size_t best = next_ % backends_.size();
-  for (std::size_t step = 1; step < backends_.size(); ++step) {
-    const std::size_t other = (next_ + step) % backends_.size();
-    if (cost(other) < cost(best)) best = other;
+  std::vector<std::size_t> best;
+  for (std::size_t step = 0; step < backends_.size(); ++step) {
+    const std::size_t i = (next_ + step) % backends_.size();
+    if (wish.may_take && !wish.may_take(i)) continue;
+    if (!best.empty() && cost(i) > cost(best.front())) continue;
+    if (!best.empty() && cost(i) < cost(best.front())) best.clear();
+    best.push_back(i);
   }
-  next_ = best + 1;
   return best;
+}
+
+std::optional<std::size_t> BackendPool::pick(const Wish& wish) {
+  const std::vector<std::size_t> candidates = healthiest(wish);
+  if (candidates.empty()) return std::nullopt;
+  const auto outstanding = [&](std::size_t i) { return backends_[i].outstanding; };
+  std::size_t taken = candidates.front();
+  if (policy_ == RoutePolicy::kLeastOutstanding) {
+    taken = *std::ranges::min_element(candidates, {}, outstanding);
+  } else if (policy_ == RoutePolicy::kPrefixAffine) {
+    // Rendezvous hashing with a bound on the load (Mirrokni, Thorup, Zadimoghaddam 2018): the same
+    // prefix goes to the same instance while that has at most 5/4 of the mean, one more included.
+    std::size_t total = 1;
+    for (const std::size_t i : candidates) total += outstanding(i);
+    const std::size_t bound = (total * 5 + candidates.size() * 4 - 1) / (candidates.size() * 4);
+    std::uint64_t highest = 0;
+    for (const std::size_t i : candidates) {
+      const std::uint64_t weight = mix64(wish.prefix ^ mix64(i + 1));
+      if (outstanding(i) >= bound || weight < highest) continue;
+      highest = weight;
+      taken = i;
+    }
+  }
+  next_ = taken + 1;
+  return taken;
+}
+
+BackendPool::Use::Use(BackendPool& pool, std::size_t backend)
+    : outstanding_(&pool.backends_[backend].outstanding) {
+  ++*outstanding_;
+}
+
+BackendPool::Use::Use(Use&& other) noexcept
+    : outstanding_(std::exchange(other.outstanding_, nullptr)) {}
+
+BackendPool::Use& BackendPool::Use::operator=(Use&& other) noexcept {
+  Use old(std::move(*this));
+  outstanding_ = std::exchange(other.outstanding_, nullptr);
+  return *this;
+}
+
+BackendPool::Use::~Use() {
+  if (outstanding_ != nullptr) --*outstanding_;
+}
+
+bool BackendPool::any_ready(std::size_t except) const {
+  for (std::size_t i = 0; i < backends_.size(); ++i) {
+    if (i != except && backends_[i].state == kReady) return true;
+  }
+  return false;
 }
 
 bool BackendPool::any_ready() const {
   return std::ranges::any_of(backends_, [](const Backend& b) { return b.state == kReady; });
+}
+
+bool BackendPool::any_up() const {
+  return std::ranges::any_of(backends_, [](const Backend& b) { return b.state != kDown; });
 }
 
 Instant BackendPool::next_deadline() const {
@@ -112,10 +199,12 @@ std::vector<BackendPool::Probe> BackendPool::take_probes(Instant now) {
   return probes;
 }
 
-bool BackendPool::on_probe(std::size_t index, std::optional<int> status, Instant now) {
+bool BackendPool::on_probe(std::size_t index, std::optional<int> status,
+                           std::optional<Headroom> headroom, Instant now) {
   Backend& backend = backends_[index];
   KVL_CHECK(backend.is_probed, "an answer belongs to a probe");
   backend.is_probed = false;
+  backend.headroom = headroom;
   if (status == 404 && !backend.has_only_health) {  // vLLM has no /health/ready: ask again at once
     backend.has_only_health = true;
     backend.next_probe = now;

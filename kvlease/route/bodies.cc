@@ -2,16 +2,21 @@
 #include "kvlease/route/bodies.h"
 
 #include <algorithm>
-#include <cctype>
+#include <chrono>
 
+#include "kvlease/base/prng.h"
 #include "kvlease/wire/json_fields.h"
 
 namespace kvlease {
 namespace {
 
+using Elements = std::vector<std::string_view>;
+
 constexpr std::string_view kParams = "kv_transfer_params";
 constexpr std::string_view kConversation = "conversation_id";
 constexpr std::size_t kConversationBytesMax = 256;
+constexpr std::size_t kPrefixBytes = 1024;
+constexpr std::uint64_t kRenewIntervalMsMax = 86'400'000;  // a day is as good as never
 constexpr std::string_view kEventData = "data: ";
 constexpr std::string_view kEventEnd = "\n\n";
 // Of one server-sent event, or of an answer in one piece (L43).
@@ -22,19 +27,24 @@ constexpr std::string_view kRemoteDecode =
     R"({"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,)"
     R"("remote_block_ids":null,"remote_host":null,"remote_port":null})";
 
-// What stands in a URL as it is, as every id of ours does (L45).
-constexpr TextRule kUrlText{"letters, digits, '.', '_' and '-'", [](std::string_view text) {
-                              return std::ranges::all_of(text, [](unsigned char c) {
-                                return std::isalnum(c) || c == '.' || c == '_' || c == '-';
-                              });
-                            }};
-
-std::optional<LeaseId> lease_of(std::string_view params) {
-  std::optional<Error> ignored;
+// What the router itself needs of P's params, whatever else is in them: a newer P's lease is kept
+// alive as well.
+void read_lease(std::string_view params, Handoff& handoff) {
+  std::optional<Error> problem;
+  JsonObject fields = open_json(params, kRoutedBodyBytesMax, kParams, problem);
+  for (const std::string_view group :
+       fields.array("remote_block_ids", false, "lists of ids").value_or(Elements{})) {
+    handoff.blocks += json_array(group).value_or(Elements{}).size();
+  }
   std::optional<LeaseId> lease;
-  open_json(params, kRoutedBodyBytesMax, kParams, ignored)
-      .string("remote_request_id", kUrlText, lease);
-  return lease;
+  std::optional<std::uint64_t> interval_ms;
+  fields.string("remote_request_id", kAnyText, lease);
+  if (auto reference = fields.object("kvlease", false)) {
+    reference->integer("heartbeat_interval_ms", {.min = 1}, interval_ms);
+  }
+  if (!lease || !interval_ms) return;
+  handoff.lease = std::move(lease);
+  handoff.renew_interval = std::chrono::milliseconds(std::min(*interval_ms, kRenewIntervalMsMax));
 }
 
 }  // namespace
@@ -136,6 +146,15 @@ std::string ClientBody::decode_body(std::string_view kv_transfer_params) const {
   return fields.text();
 }
 
+std::uint64_t ClientBody::prefix_hash() const {
+  const auto begins = fields_.find("messages").value_or(fields_.find("prompt").value_or(""));
+  std::uint64_t hash = 0;
+  for (const char c : begins.substr(0, kPrefixBytes)) {
+    hash = mix64(hash ^ static_cast<unsigned char>(c));
+  }
+  return hash;
+}
+
 std::optional<Handoff> take_handoff(std::string_view prefill_answer, ReleaseBy release_by) {
   std::optional<Error> problem;
   const JsonObject answer = open_json(prefill_answer, kRoutedBodyBytesMax, "the answer", problem);
@@ -143,8 +162,8 @@ std::optional<Handoff> take_handoff(std::string_view prefill_answer, ReleaseBy r
   if (found == answer.rest().end()) return std::nullopt;
   auto params = JsonEdit::open(std::string(found->second), kParams);
   if (!params) return std::nullopt;
-  Handoff handoff{.kv_transfer_params = std::string(found->second),
-                  .lease = lease_of(found->second)};
+  Handoff handoff{.kv_transfer_params = std::string(found->second)};
+  read_lease(found->second, handoff);
   if (release_by == ReleaseBy::kDecoder) return handoff;
   auto reference = JsonEdit::open(std::string(params->find("kvlease").value_or("null")), "kvlease");
   if (!reference) return handoff;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,6 +13,7 @@
 
 #include "kvlease/base/ids.h"
 #include "kvlease/base/result.h"
+#include "kvlease/base/time.h"
 #include "kvlease/wire/kv_transfer_params.h"
 
 namespace kvlease {
@@ -63,6 +65,10 @@ class ClientBody {
   // no instance's.
   const std::string& alone_body() const { return alone_body_; }
 
+  // A hash of how the prompt or the first messages begin (of 1 KiB): alike for requests that could
+  // share a prefix cache.
+  std::uint64_t prefix_hash() const;
+
  private:
   explicit ClientBody(JsonEdit fields) : fields_(std::move(fields)) {}
 
@@ -91,7 +97,11 @@ class ParamsWatch {
 // What P hands to D.
 struct Handoff {
   std::string kv_transfer_params;  // for D
-  std::optional<LeaseId> lease;    // what the router would release (L10)
+  // What the router keeps alive and releases (L2, L10): leases of P's that are ours, which have a
+  // `kvlease` object; vLLM's P knows neither call.
+  std::optional<LeaseId> lease;
+  Duration renew_interval{};  // with a lease; > 0
+  std::size_t blocks = 0;     // of P, in all groups
   ReleaseBy release_by = ReleaseBy::kDecoder;
   bool operator==(const Handoff&) const = default;
 };

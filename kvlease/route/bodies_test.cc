@@ -149,28 +149,53 @@ TEST(BodiesTest, UnknownFieldsSurviveByteForByteInTheirOrder) {
   }
 }
 
+constexpr std::string_view kReferenceFields =
+    R"("incarnation":"0000000000000001","slot":1,"word":"0000000100000000",)"
+    R"("digest":"00000000000000000000000000000000","digest_tokens":3,)"
+    R"("seal":"00000000000000000000000000000000","lease_duration_ms":30000,)"
+    R"("heartbeat_interval_ms":5000)";
+
 TEST(BodiesTest, TakesTheHandoff) {
-  const std::string params = R"({ "remote_request_id":"cmpl-1-abc", "x": 9007199254740993,)"
-                             R"("kvlease":{"v":1,"release_by": "decoder" ,"y":2} })";
+  const std::string fields(kReferenceFields);
+  const std::string params =
+      R"({ "remote_request_id":"cmpl-1-abc", "x": 9007199254740993,)"
+      R"("remote_block_ids":[[1,2,3],[4]],"kvlease":{"v":1,"release_by": "decoder" ,)" +
+      fields + R"(,"y":2} })";
   const std::string answer = R"({"id":"a","kv_transfer_params": )" + params + R"(,"choices":[]})";
   EXPECT_EQ(take_handoff(answer, ReleaseBy::kDecoder),
-            (Handoff{.kv_transfer_params = params, .lease = LeaseId("cmpl-1-abc")}));
+            (Handoff{.kv_transfer_params = params,
+                     .lease = LeaseId("cmpl-1-abc"),
+                     .renew_interval = std::chrono::seconds{5},
+                     .blocks = 4}));
   EXPECT_EQ(
       take_handoff(answer, ReleaseBy::kRouter),
       (Handoff{.kv_transfer_params = R"({"remote_request_id":"cmpl-1-abc","x": 9007199254740993,)"
-                                     R"("kvlease":{"v":1,"release_by": "router","y":2}})",
+                                     R"("remote_block_ids":[[1,2,3],[4]],"kvlease":{"v":1,)"
+                                     R"("release_by": "router",)" +
+                                     fields + R"(,"y":2}})",
                .lease = LeaseId("cmpl-1-abc"),
+               .renew_interval = std::chrono::seconds{5},
+               .blocks = 4,
                .release_by = ReleaseBy::kRouter}));
 }
 
-// L33: what P did not write is not written for it.
+// L33: what P did not write is not written for it, and what it did not seal is not kept alive.
 TEST(BodiesTest, RouterReleasesOnlyWherePSentAReference) {
   for (const std::string params :
        {R"({"remote_request_id":"a"})", R"({"remote_request_id":"a","kvlease":null})",
         R"({"remote_request_id":"a","kvlease":[1]})"}) {
     EXPECT_EQ(take_handoff(R"({"kv_transfer_params":)" + params + '}', ReleaseBy::kRouter),
-              (Handoff{.kv_transfer_params = params, .lease = LeaseId("a")}));
+              (Handoff{.kv_transfer_params = params}));
   }
+}
+
+TEST(BodiesTest, PrefixHashIsOfWhatTheModelReadsFirst) {
+  const auto hash = [](std::string body) { return parsed(std::move(body)).prefix_hash(); };
+  const std::string begins(1024, 'a');
+  EXPECT_EQ(hash(R"({"prompt":")" + begins + R"(b","max_tokens":1})"),
+            hash(R"({"max_tokens":2,"prompt":")" + begins + R"(c"})"));
+  EXPECT_NE(hash(R"({"prompt":"a"})"), hash(R"({"prompt":"b"})"));
+  EXPECT_NE(hash(R"({"messages":[{"role":"user"}]})"), hash(R"({"messages":[{"role":"system"}]})"));
 }
 
 // H07: an answer without hand-off data is told from one with it.

@@ -13,27 +13,34 @@ using enum RoutedAction;
 constexpr LeaseAction kKeep = LeaseAction::kNone;
 constexpr LeaseAction kRelease = LeaseAction::kRelease;
 constexpr LeaseAction kReleaseIfRouter = LeaseAction::kReleaseIfRouter;
+constexpr LeaseAction kForget = LeaseAction::kForget;
 
 constexpr RoutedTransition kTransitions[] = {
     {kPrefilling, kPrefilled, kDecoding, kStartDecode, kKeep},
     {kPrefilling, kPrefilledWithoutHandoff, kDecodingAlone, kStartDecodeAlone, kKeep},
+    {kPrefilling, kPrefillBusy, kPrefilling, kStartPrefill, kKeep},
     {kPrefilling, kPrefillRefused, kEnded, kAnswerRefusal, kKeep},
     {kPrefilling, kPrefillFailed, kDecodingAlone, kStartDecodeAlone, kKeep},
     {kPrefilling, kClientGone, kEnded, kCancel, kKeep},  // L34: P sees it hang up
     {kPrefillingAgain, kPrefilled, kDecodingAgain, kStartDecode, kKeep},
     {kPrefillingAgain, kPrefilledWithoutHandoff, kDecodingAloneAgain, kStartDecodeAlone, kKeep},
+    {kPrefillingAgain, kPrefillBusy, kPrefillingAgain, kStartPrefill, kKeep},
     {kPrefillingAgain, kPrefillRefused, kEnded, kAnswerRefusal, kKeep},
     {kPrefillingAgain, kPrefillFailed, kDecodingAloneAgain, kStartDecodeAlone, kKeep},
     {kPrefillingAgain, kClientGone, kEnded, kCancel, kKeep},
 
-    {kDecoding, kDecodeAnswered, kStreaming, kPassHead, kKeep},
+    {kDecoding, kDecodeAnswered, kPassing, kPassHead, kReleaseIfRouter},  // L33: a hit, for one
     {kDecoding, kDecodeRefused, kPassing, kPassHead, kRelease},  // L33: or D never saw the params
-    {kDecoding, kDecodeFailed, kPrefillingAgain, kStartPrefill, kRelease},
+    {kDecoding, kDecodeFailed, kChecking, kCheckLease, kKeep},
     {kDecoding, kClientGone, kEnded, kCancel, kRelease},
-    {kDecodingAgain, kDecodeAnswered, kStreaming, kPassHead, kKeep},
+    {kChecking, kLeaseLive, kDecodingAgain, kStartDecode, kKeep},
+    {kChecking, kLeaseGone, kPrefillingAgain, kStartPrefill, kForget},
+    {kChecking, kClientGone, kEnded, kCancel, kRelease},
+    {kDecodingAgain, kDecodeAnswered, kPassing, kPassHead, kReleaseIfRouter},
     {kDecodingAgain, kDecodeRefused, kPassing, kPassHead, kRelease},
     {kDecodingAgain, kDecodeFailed, kEnded, kFail, kRelease},
     {kDecodingAgain, kClientGone, kEnded, kCancel, kRelease},
+
     {kDecodingAlone, kDecodeAnswered, kPassing, kPassHead, kKeep},
     {kDecodingAlone, kDecodeRefused, kPassing, kPassHead, kKeep},
     {kDecodingAlone, kDecodeFailed, kPrefillingAgain, kStartPrefill, kKeep},
@@ -43,16 +50,13 @@ constexpr RoutedTransition kTransitions[] = {
     {kDecodingAloneAgain, kDecodeFailed, kEnded, kFail, kKeep},
     {kDecodingAloneAgain, kClientGone, kEnded, kCancel, kKeep},
 
-    {kStreaming, kDecodeEnded, kEnded, kFinish, kReleaseIfRouter},  // L33: a hit, a recomputation
-    {kStreaming, kDecodeFailed, kEnded, kCut, kRelease},
-    {kStreaming, kClientGone, kEnded, kCancel, kRelease},
     {kPassing, kDecodeEnded, kEnded, kFinish, kKeep},
     {kPassing, kDecodeFailed, kEnded, kCut, kKeep},
     {kPassing, kClientGone, kEnded, kCancel, kKeep},
 };
 
 constexpr int kStateCount = 9;
-constexpr int kEventCount = 9;
+constexpr int kEventCount = 12;
 
 std::string_view routed_action_name(RoutedAction action) {
   switch (action) {
@@ -62,6 +66,8 @@ std::string_view routed_action_name(RoutedAction action) {
       return "start_decode";
     case kStartDecodeAlone:
       return "start_decode_alone";
+    case kCheckLease:
+      return "check_lease";
     case kAnswerRefusal:
       return "answer_refusal";
     case kPassHead:
@@ -86,6 +92,8 @@ std::string_view lease_action_name(LeaseAction action) {
       return ", release";
     case kReleaseIfRouter:
       return ", release_if_router";
+    case kForget:
+      return ", forget";
   }
   KVL_UNREACHABLE("every lease action has a name");
 }
@@ -100,14 +108,14 @@ std::string_view routed_state_name(RoutedState state) {
       return "prefilling_again";
     case kDecoding:
       return "decoding";
+    case kChecking:
+      return "checking";
     case kDecodingAgain:
       return "decoding_again";
     case kDecodingAlone:
       return "decoding_alone";
     case kDecodingAloneAgain:
       return "decoding_alone_again";
-    case kStreaming:
-      return "streaming";
     case kPassing:
       return "passing";
     case kEnded:
@@ -122,6 +130,8 @@ std::string_view routed_event_name(RoutedEvent event) {
       return "prefilled";
     case kPrefilledWithoutHandoff:
       return "prefilled_without_handoff";
+    case kPrefillBusy:
+      return "prefill_busy";
     case kPrefillRefused:
       return "prefill_refused";
     case kPrefillFailed:
@@ -134,6 +144,10 @@ std::string_view routed_event_name(RoutedEvent event) {
       return "decode_failed";
     case kDecodeEnded:
       return "decode_ended";
+    case kLeaseLive:
+      return "lease_live";
+    case kLeaseGone:
+      return "lease_gone";
     case kClientGone:
       return "client_gone";
   }

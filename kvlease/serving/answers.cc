@@ -104,6 +104,11 @@ HttpResponse error_response(const Error& error, int status) {
   return with_retry_after(json_response(status, error_body(error, status)));
 }
 
+HttpResponse draining_response(std::string_view who) {
+  const Error error{ErrorCode::kUnavailable, "this " + std::string(who) + " is draining"};
+  return json_response(503, error_body(error, 503));
+}
+
 HttpResponse no_such_route(const HttpRequest& request) {
   return error_response(
       {ErrorCode::kNotFound, "no such route: " + request.method + ' ' + request.path});

@@ -24,6 +24,10 @@ std::string error_body(const Error& error, int status);
 HttpResponse error_response(const Error& error);
 HttpResponse error_response(const Error& error, int status);
 
+// 503 of an instance or a router that takes no new work any more. Without Retry-After, which says
+// that this same server is only busy: a router does without it at once (L36).
+HttpResponse draining_response(std::string_view who);
+
 // 404 and 405; `allow` lists the methods that the path knows, as in its header.
 HttpResponse no_such_route(const HttpRequest& request);
 HttpResponse no_such_method(const HttpRequest& request, std::string_view allow);

@@ -2,6 +2,7 @@
 #include "kvlease/serving/instance.h"
 
 #include <algorithm>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -20,9 +21,9 @@ constexpr Duration kRetryAfter = std::chrono::seconds{1};  // as every 503 says
 
 constexpr std::string_view kLeasePrefix = "/kvlease/v1/leases/";
 
-// Of one call to renew (L43).
-constexpr std::size_t kRenewIdsMax = 65'536;
-constexpr std::size_t kRenewBytesMax = std::size_t{16} << 20;
+// Of one call to renew or to release (L43).
+constexpr std::size_t kRequestIdsMax = 65'536;
+constexpr std::size_t kRequestIdsBytesMax = std::size_t{16} << 20;
 constexpr std::string_view kRequestIdsAllowed = "an array of at most 65536 ids of leases";
 
 // JSON, or what curl -d says of it unasked; as in vLLM anything else is refused.
@@ -76,6 +77,32 @@ std::string lease_json(const LeaseId& id, const EngineLeases::LiveLease& lease, 
   json.integer("blocks", lease.blocks.size());
   json.number("age_s", to_seconds(now - lease.granted_at));
   if (is_hold) json.boolean("hold", true);
+  return json.take();
+}
+
+// The `request_ids` of a call to renew or to release, each once.
+std::vector<LeaseId> parse_request_ids(std::string_view text, std::optional<Error>& problem) {
+  JsonObject body = open_json(text, kRequestIdsBytesMax, "the request body", problem);
+  std::set<LeaseId> ids;
+  if (const auto elements = body.array("request_ids", true, kRequestIdsAllowed)) {
+    if (elements->size() > kRequestIdsMax) {
+      body.refuse("request_ids", std::to_string(elements->size()) + " ids", kRequestIdsAllowed);
+    }
+    for (const std::string_view element : *elements) {
+      auto id = json_string(element);
+      if (!id) body.refuse("request_ids", element, kRequestIdsAllowed);
+      ids.emplace(id.value_or(""));
+    }
+  }
+  return {ids.begin(), ids.end()};
+}
+
+// How many were `done`, and which are not live.
+std::string lease_count_json(std::string_view done, const std::vector<LeaseId>& ids,
+                             const std::vector<LeaseId>& unknown) {
+  JsonWriter json;
+  json.integer(done, ids.size() - unknown.size());
+  json.json("unknown", json_array_of(unknown, [](const LeaseId& id) { return quoted(id.str()); }));
   return json.take();
 }
 
@@ -147,6 +174,7 @@ const Instance::Route Instance::kRoutes[] = {
     {"POST", kHandshakePath, &Instance::handshake},
     {"GET", "/kvlease/v1/leases", &Instance::list_leases},
     {"POST", "/kvlease/v1/leases/renew", &Instance::renew_leases},
+    {"POST", "/kvlease/v1/leases/release", &Instance::release_leases},
     {"DELETE", kLeasePrefix, &Instance::release_lease},
 };
 
@@ -240,7 +268,7 @@ void Instance::complete_chat(const HttpRequest& request, HttpResponder responder
 
 void Instance::complete(CompletionKind kind, const HttpRequest& request, HttpResponder responder) {
   if (draining_until_) {  // L36
-    responder.respond(error_response({ErrorCode::kUnavailable, "this instance is draining"}));
+    responder.respond(draining_response("instance"));
     return;
   }
   const auto json = check_content_type(request);
@@ -421,26 +449,21 @@ void Instance::list_leases(const HttpRequest&, HttpResponder responder) {
 
 void Instance::renew_leases(const HttpRequest& request, HttpResponder responder) {
   std::optional<Error> problem;
-  JsonObject body = open_json(request.body, kRenewBytesMax, "the request body", problem);
-  std::vector<LeaseId> ids;
-  if (const auto elements = body.array("request_ids", true, kRequestIdsAllowed)) {
-    if (elements->size() > kRenewIdsMax) {
-      body.refuse("request_ids", std::to_string(elements->size()) + " ids", kRequestIdsAllowed);
-    }
-    for (const std::string_view element : *elements) {
-      auto id = json_string(element);
-      if (!id) body.refuse("request_ids", element, kRequestIdsAllowed);
-      ids.emplace_back(id.value_or(""));
-    }
-  }
+  const std::vector<LeaseId> ids = parse_request_ids(request.body, problem);
   if (problem) return responder.respond(error_response(*problem));
   const std::vector<LeaseId> unknown = engine_->core().connector().renew(ids);
-  JsonWriter json;
-  std::ranges::sort(ids);
-  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
-  json.integer("renewed", ids.size() - unknown.size());
-  json.json("unknown", json_array_of(unknown, [](const LeaseId& id) { return quoted(id.str()); }));
-  responder.respond(json_response(200, json.take()));
+  responder.respond(json_response(200, lease_count_json("renewed", ids, unknown)));
+}
+
+void Instance::release_leases(const HttpRequest& request, HttpResponder responder) {
+  std::optional<Error> problem;
+  const std::vector<LeaseId> ids = parse_request_ids(request.body, problem);
+  if (problem) return responder.respond(error_response(*problem));
+  std::vector<LeaseId> unknown;
+  for (const LeaseId& id : ids) {  // L10
+    if (!engine_->core().release(id)) unknown.push_back(id);
+  }
+  responder.respond(json_response(200, lease_count_json("released", ids, unknown)));
 }
 
 void Instance::release_lease(const HttpRequest& request, HttpResponder responder) {

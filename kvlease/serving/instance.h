@@ -90,6 +90,7 @@ class Instance {
   void handshake(const HttpRequest& request, HttpResponder responder);
   void list_leases(const HttpRequest& request, HttpResponder responder);
   void renew_leases(const HttpRequest& request, HttpResponder responder);
+  void release_leases(const HttpRequest& request, HttpResponder responder);
   void release_lease(const HttpRequest& request, HttpResponder responder);
   void on_output(RequestOutput output);
   void note_tokens(Pending& pending, const RequestOutput& output);

@@ -1,5 +1,5 @@
-// Implements proxy.h: its routes, the instances' health, and leases that are given back. The life
-// of a routed request is in proxy_request.cc.
+// Implements proxy.h: its routes and the instances' health. The life of a routed request is in
+// proxy_request.cc, what P is told of leases in proxy_leases.cc.
 #include "kvlease/serving/proxy.h"
 
 #include <algorithm>
@@ -13,15 +13,18 @@ namespace kvlease {
 namespace {
 
 constexpr Duration kProbeTimeout = std::chrono::seconds{1};
-constexpr Duration kReleaseTimeout = std::chrono::seconds{5};
+// Of probes in a row; then what waits for the instance goes another way.
+constexpr std::uint32_t kLostAfter = 3;
 
 }  // namespace
 
 Proxy::Proxy(EventLoop& loop, ProxyOptions options)
     : loop_(loop),
       options_(std::move(options)),
-      prefill_(options_.prefill.size(), options_.seed + 1),
-      decode_(options_.decode.size(), options_.seed + 2),
+      prefill_(options_.prefill.size(), options_.prefill_policy, options_.seed + 1),
+      decode_(options_.decode.size(), options_.decode_policy, options_.seed + 2),
+      pinned_(options_.prefill.size(), options_.decode.size(),
+              options_.decode.size() == 1 ? 1 : options_.decode_share),
       conversations_(options_.conversations_max),
       ids_(options_.seed) {}
 
@@ -56,13 +59,15 @@ const std::vector<HttpUrl>& Proxy::urls(BackendRole role) const {
 }
 
 Instant Proxy::turn(Instant now) {
+  send_bridge_calls(now);
   if (draining_until_) {
     if (routed_.empty()) server_->drain();
-    return *draining_until_;
+    return earlier(*draining_until_, bridge_.next_deadline());
   }
   probe(BackendRole::kPrefill, now);
   probe(BackendRole::kDecode, now);
-  return earlier(prefill_.next_deadline(), decode_.next_deadline());
+  return earlier(bridge_.next_deadline(),
+                 earlier(prefill_.next_deadline(), decode_.next_deadline()));
 }
 
 void Proxy::drain(Instant now) {
@@ -71,7 +76,7 @@ void Proxy::drain(Instant now) {
 
 bool Proxy::drained(Instant now) const {
   if (!draining_until_) return false;
-  const bool quiet = routed_.empty() && releases_.empty() && server_->open_connections() == 0;
+  const bool quiet = routed_.empty() && bridge_.quiet() && server_->open_connections() == 0;
   return quiet || now >= *draining_until_;
 }
 
@@ -97,8 +102,24 @@ void Proxy::handle(HttpRequest request, HttpResponder responder) {
   } else if (path == "/health/ready") {
     answer_ready(std::move(responder));
   } else {
-    responder.respond(metrics_response(metrics_.scrape()));
+    responder.respond(metrics_response(scrape()));
   }
+}
+
+std::string Proxy::scrape() {
+  for (const BackendRole role : {BackendRole::kPrefill, BackendRole::kDecode}) {
+    for (std::size_t i = 0; i < urls(role).size(); ++i) {
+      metrics_.set_outstanding(Target{urls(role)[i], i}.text(), role, pool(role).outstanding(i));
+    }
+  }
+  for (std::size_t p = 0; p < options_.prefill.size(); ++p) {
+    for (std::size_t d = 0; d < options_.decode.size(); ++d) {
+      metrics_.set_pinned(Target{options_.prefill[p], p}.text(),
+                          Target{options_.decode[d], d}.text(), pinned_.pinned(p, d));
+    }
+  }
+  metrics_.set_bridged(bridge_.tracked());
+  return metrics_.scrape();
 }
 
 void Proxy::answer_ready(HttpResponder responder) const {
@@ -111,6 +132,13 @@ void Proxy::answer_ready(HttpResponder responder) const {
       json.string("role", backend_role_name(role));
       json.string("state", backend_state_name(pool.state(i)));
       json.integer("failures", pool.failures(i));
+      json.integer("outstanding", pool.outstanding(i));
+      if (const auto& room = pool.headroom(i)) {
+        json.integer("waiting", room->waiting);
+        json.integer("max_num_waiting", room->waiting_max);
+        json.integer("blocks_leased", room->blocks_leased);
+        json.integer("blocks_leased_max", room->blocks_leased_max);
+      }
       instances.push_back(json.take());
     }
   };
@@ -126,7 +154,7 @@ void Proxy::answer_ready(HttpResponder responder) const {
 // What a decode instance says of its models is what the router says.
 void Proxy::pass_models(const HttpRequest& request, HttpResponder responder) {
   const std::uint64_t number = next_number_++;
-  const HttpUrl& url = options_.decode[decode_.pick({})];
+  const HttpUrl& url = options_.decode[*decode_.pick({})];
   HttpCallOptions call{.host = url.host,
                        .port = url.port,
                        .target = "/v1/models",
@@ -159,10 +187,15 @@ void Proxy::probe(BackendRole role, Instant now) {
         [this, number, role, backend = due.backend](const Result<HttpResponse>& response) {
           const BackendState before = pool(role).state(backend);
           const auto status = response ? std::optional<int>(response->status) : std::nullopt;
-          if (pool(role).on_probe(backend, status, loop_.now())) {
+          const auto headroom = response ? parse_headroom(response->body) : std::nullopt;
+          if (pool(role).on_probe(backend, status, headroom, loop_.now())) {
             tell_backend(role, backend, before);
           }
+          if (role == BackendRole::kPrefill && headroom) {
+            pinned_.set_budget(backend, headroom->blocks_leased_max);
+          }
           calls_.erase(number);
+          if (pool(role).failures(backend) >= kLostAfter) give_up_legs(role, backend);
         });
   }
 }
@@ -188,36 +221,6 @@ void Proxy::tell_backend(BackendRole role, std::size_t backend, BackendState bef
     tell("backend_up", "", url);
     warn("backend_up " + url, "takes new requests again");
   }
-}
-
-// L10. A release that meets no P is tried once more; then the lease ends by itself.
-void Proxy::release(const Target& prefill, const LeaseId& lease, bool again) {
-  const std::uint64_t number = next_number_++;
-  HttpCallOptions call{.host = prefill.url.host,
-                       .port = prefill.url.port,
-                       .method = "DELETE",
-                       .target = "/kvlease/v1/leases/" + lease.str(),
-                       .connect_timeout = options_.connect_timeout,
-                       .timeout = kReleaseTimeout};
-  // L51: not to a host that a client has named, whatever listens on that port.
-  if (!options_.peer_key.empty() && prefill.backend) {
-    call.headers.add(std::string(kPeerKeyHeader), options_.peer_key);
-  }
-  const auto done = [this, number](const Result<HttpResponse>& response) {
-    const auto it = releases_.find(number);
-    const Release release = std::move(it->second);
-    releases_.erase(it);
-    const bool known = response && (response->status == 200 || response->status == 404);
-    if (!known && !release.again) return this->release(release.prefill, release.lease, true);
-    const ReleaseResult result = !known                    ? ReleaseResult::kFailed
-                                 : response->status == 200 ? ReleaseResult::kReleased
-                                                           : ReleaseResult::kNotFound;
-    metrics_.on_released(result);
-    tell("released", "", release.lease.str() + ": " + std::string(release_result_name(result)));
-  };
-  releases_.emplace(number,
-                    Release{.prefill = prefill, .lease = lease, .again = again, .call = {}});
-  releases_.at(number).call = HttpCall::start(loop_, std::move(call), done);
 }
 
 void Proxy::warn(std::string_view kind, std::string_view text) {

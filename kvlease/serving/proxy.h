@@ -1,6 +1,6 @@
 // The router as a server: takes clients' requests, has them prefilled on one instance and decoded
-// on another, passes the answer on byte for byte, and gives leases back that nobody will read. What
-// happens when is the table of kvlease/route; this does it.
+// on another, passes the answer on byte for byte, keeps leases alive until D has begun, and gives
+// back those that nobody will read. What happens when is the table of kvlease/route; this does it.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +18,8 @@
 #include "kvlease/route/backends.h"
 #include "kvlease/route/bodies.h"
 #include "kvlease/route/conversations.h"
+#include "kvlease/route/lease_bridge.h"
+#include "kvlease/route/pinned_blocks.h"
 #include "kvlease/route/routed_request.h"
 #include "kvlease/runtime/http_client.h"
 #include "kvlease/runtime/http_server.h"
@@ -41,6 +43,10 @@ struct ProxyOptions {
   Duration drain_timeout = std::chrono::seconds{30};
   std::size_t requests_max = 4096;  // under way; more get 503 (L43)
   std::size_t conversations_max = 65'536;
+  RoutePolicy prefill_policy = RoutePolicy::kLeastOutstanding;
+  RoutePolicy decode_policy = RoutePolicy::kLeastOutstanding;
+  // Of a P's budget of leased blocks, what requests for one D may pin (F14); 1 with a single D.
+  double decode_share = 0.7;
   std::uint64_t seed = 0;  // of the probes' jitter and of request ids
   // Called with every event as one JSON object; empty: nobody listens.
   std::function<void(std::string_view json)> on_event;
@@ -87,24 +93,21 @@ class Proxy {
     HttpResponder responder;
     Instant arrived_at{};
     RoutedState state = RoutedState::kPrefilling;
-    std::optional<Target> prefill;  // of the present attempt
-    std::optional<Target> decode;
+    std::optional<Target> prefill;           // of the present attempt
+    std::vector<std::size_t> busy_prefills;  // that have said so
+    std::optional<Target> decode;            // reserved before the prefill
+    std::optional<std::size_t> lost_decode;
+    BackendPool::Use prefill_use;
+    BackendPool::Use decode_use;
+    PinnedBlocks::Pin pin;
     std::optional<std::string> held_params;  // of the turn before, for one attempt (L39)
     std::optional<Handoff> handoff;
     ParamsWatch watch;                           // of a conversation's answer
     HttpCall call;                               // the leg under way
-    std::optional<HttpResponse> reply;           // P's refusal, or the head of D's answer
+    std::optional<HttpResponse> reply;           // a refusal, or the head of D's answer
     Error failure{ErrorCode::kUnavailable, ""};  // why the last leg failed
     int failure_status = 502;
   };
-  // One lease that is being given back.
-  struct Release {
-    Target prefill;
-    LeaseId lease;
-    bool again = false;  // the second attempt
-    HttpCall call;
-  };
-
   Proxy(EventLoop& loop, ProxyOptions options);
 
   // proxy.cc
@@ -116,22 +119,38 @@ class Proxy {
   void tell_backend(BackendRole role, std::size_t backend, BackendState before);
   BackendPool& pool(BackendRole role);
   const std::vector<HttpUrl>& urls(BackendRole role) const;
-  void release(const Target& prefill, const LeaseId& lease, bool again);
   void tell(std::string_view event, std::string_view request, std::string_view detail);
   void warn(std::string_view kind, std::string_view text);
+  std::string scrape();
+
+  // proxy_leases.cc
+  void send_bridge_calls(Instant now);
+  void on_bridge_done(const LeaseBridge::Call& call, const Result<HttpResponse>& response);
+  void check_lease(Routed& routed);
+  HttpCallOptions lease_call(const std::string& prefill, BridgeCall what,
+                             const std::vector<LeaseId>& leases) const;
+  void end_lease(Routed& routed, LeaseAction action);
 
   // proxy_request.cc
   void route(HttpRequest request, HttpResponder responder);
   Result<std::optional<Target>> chosen_prefill(const HttpRequest& request) const;
   void apply(std::uint64_t number, RoutedEvent event);
   void act(Routed& routed, RoutedAction action);
-  void end_lease(Routed& routed, LeaseAction action);
   void keep_for_next_turn(const Routed& routed);
+  void refuse(HttpResponder responder, RefusalCause cause, const HttpResponse& response);
+  bool choose_pair(Routed& routed);
+  bool may_decode(std::size_t prefill, std::size_t decode, std::size_t blocks) const;
+  std::optional<std::size_t> decode_for(std::optional<std::size_t> prefill, std::size_t blocks,
+                                        const Routed& routed);
+  void reserve(Routed& routed, std::size_t decode, std::size_t blocks);
   void start_prefill(Routed& routed);
   void on_prefill_done(std::uint64_t number, const Result<HttpResponse>& response);
+  void on_handoff(Routed& routed);
   void start_decode(Routed& routed, std::string body);
+  void on_decode_piece(std::uint64_t number, std::string_view piece);
   void on_decode_head(std::uint64_t number, const HttpResponse& head);
   void on_decode_done(std::uint64_t number, const Result<HttpResponse>& response);
+  void give_up_legs(BackendRole role, std::size_t backend);
   void note_failure(Routed& routed, const Target& target, const Result<HttpResponse>& response);
   static HttpResponse with_request_id(HttpResponse answer, const Routed& routed);
   void finish(Routed& routed, RouteOutcome outcome);
@@ -143,12 +162,14 @@ class Proxy {
   RouteMetrics metrics_;
   BackendPool prefill_;
   BackendPool decode_;
+  PinnedBlocks pinned_;
+  LeaseBridge bridge_;
   ConversationStore conversations_;
   Prng ids_;
   std::optional<HttpServer> server_;
   std::map<std::uint64_t, std::unique_ptr<Routed>> routed_;
-  std::map<std::uint64_t, Release> releases_;
-  std::map<std::uint64_t, HttpCall> calls_;  // probes, and answers that are only passed on
+  // Probes, calls about leases, and answers that are only passed on.
+  std::map<std::uint64_t, HttpCall> calls_;
   std::uint64_t next_number_ = 1;
   RareWarnings warnings_;
   std::optional<Instant> draining_until_;

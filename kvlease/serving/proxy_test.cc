@@ -21,14 +21,23 @@ using testing::HasSubstr;
 constexpr Duration kLimit = seconds{20};
 constexpr std::string_view kParams =
     R"({"do_remote_prefill":true, "remote_request_id":"lease-1","x":9007199254740993,)"
-    R"("kvlease":{"v":1,"release_by":"decoder"}})";
+    R"("remote_block_ids":[[1,2,3]],)"
+    R"("kvlease":{"v":1,"incarnation":"0000000000000001","slot":1,"word":"0000000100000000",)"
+    R"("digest":"00000000000000000000000000000000","digest_tokens":3,)"
+    R"("seal":"00000000000000000000000000000000","lease_duration_ms":600,)"
+    R"("heartbeat_interval_ms":100,"release_by":"decoder"}})";
 
 // An instance that answers by a script, and remembers what it was asked.
 struct FakeInstance {
-  std::vector<HttpRequest> asked;  // completions
-  std::vector<std::string> released;
+  std::vector<HttpRequest> asked;     // completions
+  std::vector<std::string> released;  // bodies and peer keys of calls about leases
+  std::vector<std::string> renewed;
+  bool has_lease = true;  // what it says of them
   int status = 200;
   int ready_status = 200;
+  std::string ready_body;
+  int probes = 0;
+  bool busy = false;  // 503 with Retry-After
   std::string body;
   bool hangs = false;              // never answers
   std::deque<std::string> pieces;  // of a stream; empty: one body
@@ -58,14 +67,22 @@ class ProxyTest : public ::testing::Test {
 
   static void handle(FakeInstance& instance, HttpRequest request, HttpResponder responder) {
     if (request.path.starts_with("/health")) {
-      return responder.respond({.status = instance.ready_status, .headers = {}, .body = ""});
+      ++instance.probes;
+      return responder.respond(
+          {.status = instance.ready_status, .headers = {}, .body = instance.ready_body});
     }
-    if (request.method == "DELETE") {
-      instance.released.push_back(request.path + " " +
-                                  std::string(request.headers.find(kPeerKeyHeader).value_or("")));
-      return responder.respond(json_response(200, R"({"result":"released"})"));
+    if (request.path.starts_with("/kvlease/v1/leases/")) {
+      const bool renews = request.path.ends_with("/renew");
+      (renews ? instance.renewed : instance.released)
+          .push_back(request.body + ' ' +
+                     std::string(request.headers.find(kPeerKeyHeader).value_or("")));
+      return responder.respond(json_response(
+          200, instance.has_lease ? R"({"unknown":[]})" : R"({"unknown":["lease-1"]})"));
     }
     instance.asked.push_back(std::move(request));
+    if (instance.busy) {
+      return responder.respond(error_response({ErrorCode::kResourceExhausted, "full"}));
+    }
     if (instance.hangs) return instance.held.push_back(std::move(responder));
     if (instance.pieces.empty()) {
       return responder.respond(json_response(instance.status, instance.body));
@@ -118,6 +135,10 @@ class ProxyTest : public ::testing::Test {
     return answer ? *answer : error(ErrorCode::kTimeout, "no answer");
   }
   Result<HttpResponse> ask(std::string body) { return ask(completion(std::move(body))); }
+  std::string scrape() {
+    const auto answer = ask({.host = "127.0.0.1", .port = proxy_->port(), .target = "/metrics"});
+    return answer ? answer->body : answer.error().message;
+  }
   std::size_t asked_of_decode() const { return d1_.asked.size() + d2_.asked.size(); }
 
   EventLoop loop_;
@@ -242,17 +263,116 @@ TEST_F(ProxyTest, WhileNoPrefillCanBeReachedNobodyWaitsForOne) {
   EXPECT_EQ(p1_.asked.size() + p2_.asked.size(), asked);
 }
 
-TEST_F(ProxyTest, ADecoderThatFailsBeforeAByteIsReplacedOnceAndItsLeaseGivenBack) {
+TEST_F(ProxyTest, H12_ADecoderThatFailsBeforeAByteIsReplacedByOneWithTheSameLease) {
   d1_.status = 500;
-  start({.peer_key = "the-key"});
+  start({.peer_key = "the-key", .release_by = ReleaseBy::kRouter});
   const auto answer = ask(std::string(kBody));
   ASSERT_TRUE(answer) << answer.error().message;
   EXPECT_EQ(answer->status, 200);
   EXPECT_EQ(answer->body, d2_.body);
-  EXPECT_EQ(p1_.asked.size() + p2_.asked.size(), 2u);  // a fresh prefill …
-  EXPECT_EQ(p2_.asked.size(), 1u);                     // … on the other one
+  EXPECT_EQ(p1_.asked.size() + p2_.asked.size(), 1u);  // no second prefill
+  EXPECT_EQ(d2_.asked.at(0).body, d1_.asked.at(0).body);
+  EXPECT_THAT(p1_.renewed, ElementsAre(R"({"request_ids":["lease-1"]} the-key)"));  // L2, L51
   EXPECT_TRUE(run_until([&] { return !p1_.released.empty(); }));
-  EXPECT_THAT(p1_.released, ElementsAre("/kvlease/v1/leases/lease-1 the-key"));  // L10, L51
+  EXPECT_THAT(p1_.released, ElementsAre(R"({"request_ids":["lease-1"]} the-key)"));  // L10, once
+}
+
+TEST_F(ProxyTest, H12_WithoutALeaseAnotherPairBeginsAgain) {
+  d1_.status = 500;
+  p1_.has_lease = false;
+  start({});
+  const auto answer = ask(std::string(kBody));
+  ASSERT_TRUE(answer) << answer.error().message;
+  EXPECT_EQ(answer->body, d2_.body);
+  EXPECT_EQ(p1_.asked.size(), 1u);
+  EXPECT_EQ(p2_.asked.size(), 1u);
+  EXPECT_THAT(p1_.released, testing::IsEmpty());
+}
+
+// L2: nobody names the lease yet, or D waits: the router does, once an interval for all together.
+TEST_F(ProxyTest, LeasesAreRenewedUntilTheDecoderHasBegun) {
+  d1_.hangs = true;
+  d2_.hangs = true;
+  start({.prefill_policy = RoutePolicy::kRoundRobin});
+  std::optional<Result<HttpResponse>> answer;
+  const HttpCall pending =
+      HttpCall::start(loop_, completion(std::string(kBody)),
+                      [&](Result<HttpResponse> got) { answer = std::move(got); });
+  ASSERT_TRUE(run_until([&] { return p1_.renewed.size() >= 3; }));
+  EXPECT_THAT(scrape(), HasSubstr("kvlease_route_leases_bridged 1"));
+  EXPECT_THAT(scrape(), HasSubstr("kvlease_route_pinned_blocks{prefill=\"http://127.0.0.1:" +
+                                  std::to_string(p1_.server->port())));
+  d1_.held.at(0).respond(json_response(200, "{}"));
+  ASSERT_TRUE(run_until([&] { return answer.has_value(); }));
+  EXPECT_THAT(scrape(), HasSubstr("kvlease_route_leases_bridged 0"));
+  const std::size_t renewed = p1_.renewed.size();
+  const Instant later = loop_.now() + milliseconds{300};  // three intervals
+  run_until([&] { return loop_.now() >= later; });
+  EXPECT_EQ(p1_.renewed.size(), renewed);
+  EXPECT_THAT(p1_.released, testing::IsEmpty());  // D has told P (L33)
+}
+
+// The head alone is no sign of life: until the first byte another decoder can answer.
+TEST_F(ProxyTest, ADecoderThatIsLostAfterItsHeadIsReplaced) {
+  d1_.pieces = {""};
+  d1_.cuts = true;
+  start({});
+  std::optional<Result<HttpResponse>> answer;
+  const HttpCall pending =
+      HttpCall::start(loop_, completion(std::string(kBody)),
+                      [&](Result<HttpResponse> got) { answer = std::move(got); });
+  ASSERT_TRUE(run_until([&] { return !d1_.held.empty(); }));
+  d1_.held.clear();
+  ASSERT_TRUE(run_until([&] { return answer.has_value(); }));
+  ASSERT_TRUE(*answer) << answer->error().message;
+  EXPECT_EQ((*answer)->body, d2_.body);
+}
+
+// L43: a P that is full is not done without; the next one is asked, or the client comes again.
+TEST_F(ProxyTest, ABusyPrefillIsNotReplacedByADecoder) {
+  p1_.busy = true;
+  start({});
+  const auto second = ask(std::string(kBody));
+  ASSERT_TRUE(second) << second.error().message;
+  EXPECT_EQ(second->status, 200);
+  EXPECT_EQ(p2_.asked.size(), 1u);
+  p2_.busy = true;
+  const auto full = ask(std::string(kBody));
+  ASSERT_TRUE(full) << full.error().message;
+  EXPECT_EQ(full->status, 503);
+  EXPECT_EQ(full->headers.find("Retry-After"), "1");
+  EXPECT_EQ(asked_of_decode(), 1u);
+}
+
+// F14: when every decoder has its share of P's blocks, P does not work in vain.
+TEST_F(ProxyTest, F14_ADecoderPinsNoMoreThanItsShare) {
+  d1_.hangs = d2_.hangs = true;
+  for (FakeInstance* p : {&p1_, &p2_}) {
+    p->ready_body = R"({"waiting":0,"max_num_waiting":9,"blocks_leased":0,"blocks_leased_max":10})";
+  }
+  start({.decode_share = 0.7});
+  ASSERT_TRUE(run_until([&] { return p1_.probes > 0 && p2_.probes > 0; }));
+  scrape();  // their answers are here before this one
+  std::vector<HttpCall> waiting;
+  std::optional<int> refused;
+  // 3 blocks each: two fit into 7, on each of four pairs.
+  for (std::size_t request = 1; request <= 9; ++request) {
+    waiting.push_back(
+        HttpCall::start(loop_, completion(std::string(kBody)),
+                        [&](const Result<HttpResponse>& got) { refused = got ? got->status : 0; }));
+    ASSERT_TRUE(run_until([&] { return asked_of_decode() >= request || refused; }));
+  }
+  EXPECT_EQ(refused, 503);
+  EXPECT_EQ(asked_of_decode(), 8u);
+  EXPECT_EQ(p1_.asked.size() + p2_.asked.size(), 8u);
+  EXPECT_THAT(scrape(), HasSubstr(R"(kvlease_route_refusals_total{cause="decode_share"} 1)"));
+  d1_.held.at(0).respond(json_response(200, "{}"));  // its blocks are free again
+  refused.reset();
+  ASSERT_TRUE(run_until([&] { return refused.has_value(); }));
+  EXPECT_EQ(refused, 200);
+  waiting.push_back(
+      HttpCall::start(loop_, completion(std::string(kBody)), [](const Result<HttpResponse>&) {}));
+  EXPECT_TRUE(run_until([&] { return asked_of_decode() == 9; }));
 }
 
 TEST_F(ProxyTest, WhenBothDecodersFailTheClientIsToldInWords) {
@@ -295,7 +415,6 @@ TEST_F(ProxyTest, ADecoderThatIsLostInMidStreamLeavesAnIncompleteAnswer) {
   ASSERT_TRUE(run_until([&] { return answer.has_value(); }));
   EXPECT_FALSE(*answer);
   EXPECT_EQ(d2_.asked.size(), 0u);
-  EXPECT_TRUE(run_until([&] { return !p1_.released.empty(); }));
 }
 
 TEST_F(ProxyTest, AClientThatLeavesCancelsTheLegAndGivesTheLeaseBack) {
@@ -312,23 +431,17 @@ TEST_F(ProxyTest, AClientThatLeavesCancelsTheLegAndGivesTheLeaseBack) {
 }
 
 TEST_F(ProxyTest, AReleaseThatMeetsNobodyIsTriedOnceMore) {  // L10
-  d1_.status = 500;
-  p1_.hangs = false;
-  start({});
-  const std::uint16_t port = p1_.server->port();
-  bool prefilled = false;
-  HttpCallOptions call = completion(std::string(kBody));
-  std::optional<Result<HttpResponse>> answer;
   d1_.hangs = true;
-  const HttpCall pending = HttpCall::start(
-      loop_, std::move(call), [&](Result<HttpResponse> got) { answer = std::move(got); });
-  ASSERT_TRUE(run_until([&] { return prefilled = !d1_.asked.empty(); }));
-  p1_.server.reset();
-  d1_.held.at(0).respond(json_response(500, "{}"));
-  ASSERT_TRUE(run_until([&] { return answer.has_value(); }));
-  EXPECT_TRUE(run_until([&] { return events_.find("lease-1: failed") != std::string::npos; }))
+  start({});
+  {
+    const HttpCall pending =
+        HttpCall::start(loop_, completion(std::string(kBody)), [](const Result<HttpResponse>&) {});
+    ASSERT_TRUE(run_until([&] { return !d1_.asked.empty(); }));
+    p1_.server.reset();
+  }
+  EXPECT_TRUE(run_until([&] { return events_.find("release_failed") != std::string::npos; }))
       << events_;
-  listen(p1_, port);
+  EXPECT_THAT(scrape(), HasSubstr(R"(kvlease_route_releases_total{result="failed"} 1)"));
 }
 
 // L33: with release_by router, D ends only what it has read; the rest is the router's.

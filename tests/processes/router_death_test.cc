@@ -58,7 +58,8 @@ TEST_F(RouterDeath, PrefillKilledWhileItIsRead) {
   expect_all_quiet({"P2", "D1"}, kSlack);
 }
 
-TEST_F(RouterDeath, DecoderKilledWhileItsRequestIsQueued) {
+// The lease lives on, and another decoder reads it: nobody prefills twice.
+TEST_F(RouterDeath, H12_DecoderKilledWhileItsRequestIsQueued) {
   start_stack({.decode_arguments = kOneAtATime});
   auto first = occupy("D1");
   auto second = occupy("D2");
@@ -66,12 +67,32 @@ TEST_F(RouterDeath, DecoderKilledWhileItsRequestIsQueued) {
   const auto pending = begin(prompt, true);
   const std::string doomed = decoder_with("tracking_started");
   kill_and_wait(doomed);
+  ASSERT_TRUE(wait_for(other(doomed), "tracking_started"));
   (doomed == "D1" ? second : first).reset();
   expect_text(*pending, prompt);
-  EXPECT_EQ(count("router", "retried"), 1u);
-  EXPECT_EQ(count("P1", "lease_granted"), 2u);  // a fresh prefill for the other decoder
+  EXPECT_EQ(count("router", "decoding_elsewhere"), 1u);
+  EXPECT_EQ(count("router", "retried"), 0u);
+  EXPECT_EQ(count("P1", "lease_granted"), 1u);
+  EXPECT_EQ(count(other(doomed), "read_validated"), 1u);
   expect_all_quiet({"P1", other(doomed)}, kSlack);
-  EXPECT_GE(ended(expect_all_blocks_back("P1", kSlack), "released"), 1u);  // L10
+  EXPECT_EQ(ended(expect_all_blocks_back("P1", kSlack), "completed"), 1u);  // L6: freed once
+}
+
+// The router keeps the lease alive for longer than it lasts, while its decoder is replaced.
+TEST_F(RouterDeath, H12_DecoderThatHangsIsGivenUpAfterItsProbes) {
+  start_stack({.lease_seconds = 1});
+  expect_router_works(0);
+  cluster_.signal("D1", SIGSTOP);
+  cluster_.signal("D2", SIGSTOP);
+  const std::string prompt = prompt_text(2);
+  const auto pending = begin(prompt, false);
+  ASSERT_TRUE(wait_for("P1", "lease_granted", 3));
+  ASSERT_TRUE(wait_for("router", "decoding_elsewhere"));
+  cluster_.signal("D1", SIGCONT);
+  cluster_.signal("D2", SIGCONT);
+  expect_text(*pending, prompt);
+  EXPECT_EQ(count("P1", "lease_granted"), 3u);
+  expect_all_quiet({"P1", "D1", "D2"}, kLimit);
 }
 
 TEST_F(RouterDeath, DecoderKilledWhileItReads) {
@@ -109,7 +130,9 @@ TEST_F(RouterDeath, DecoderKilledInMidStreamCutsTheStream) {
 }
 
 TEST_F(RouterDeath, RouterKilledFreesEverything) {  // L33, L34
-  const StackOptions options{.lease_seconds = 60, .decode_arguments = kOneAtATime};
+  const StackOptions options{.lease_seconds = 60,
+                             .decode_arguments = kOneAtATime,
+                             .route_arguments = {"--release-by", "decoder"}};
   start_stack(options);
   std::vector<Pending> pending;
   for (std::uint32_t i = 0; i < 6; ++i) pending.push_back(begin(prompt_text(i), i % 2 == 1));
@@ -125,6 +148,16 @@ TEST_F(RouterDeath, RouterKilledFreesEverything) {  // L33, L34
       "router-again", {.prompt = prompt, .max_tokens = kMaxTokens, .request_id = "again"});
   ASSERT_TRUE(answer) << answer.error().message;
   EXPECT_EQ(answer->text, expected_text(prompt));
+}
+
+// L33: where the router releases, nobody else does; the heartbeats stop, and the leases end.
+TEST_F(RouterDeath, RouterThatReleasesIsKilledAndItsLeasesEndByThemselves) {
+  start_stack({.lease_seconds = 1, .decode_arguments = kOneAtATime});
+  std::vector<Pending> pending;
+  for (std::uint32_t i = 0; i < 6; ++i) pending.push_back(begin(prompt_text(i), i % 2 == 1));
+  ASSERT_TRUE(wait_for("D1", "tracking_started", 2));
+  kill_and_wait("router");
+  expect_all_quiet({"P1", "D1", "D2"}, kLimit);
 }
 
 TEST_F(RouterDeath, RestartedOnTheirPortsWithTheirEngineIdsAllWorksAgain) {  // L31
