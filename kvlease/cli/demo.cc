@@ -1,40 +1,22 @@
 // `kvlease demo`: two prefill and two decode instances behind the router, as real processes over
 // real NIXL, and the two stories of a lease. Requests wait in the decoders' queues for longer than
 // a lease, and heartbeats keep their blocks; then a decoder is killed with leases in its queue, and
-// the blocks come back within seconds. Tells what happens as it happens, compares every text with a
-// single instance's, and ends with a table, or the same as JSON.
+// the blocks come back within seconds. Every text is compared with a single instance's.
+#include "kvlease/cli/demo.h"
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <csignal>
-#include <cstdarg>
-#include <cstdio>
-#include <map>
-#include <memory>
-#include <optional>
 #include <ranges>
-#include <string>
-#include <vector>
 
 #include "kvlease/cli/arguments.h"
 #include "kvlease/cli/command.h"
+#include "kvlease/cli/demo_overload.h"
 #include "kvlease/cli/validators.h"
-#include "kvlease/core/lease_config.h"
-#include "kvlease/runtime/process.h"
-#include "kvlease/serving/cluster.h"
 #include "kvlease/wire/json_fields.h"
 
 namespace kvlease {
 namespace {
-
-struct DemoOptions {
-  std::uint32_t requests = 8;
-  double lease_seconds = 2;
-  std::uint32_t prefill_tp = 1;
-  std::uint32_t decode_tp = 1;
-  bool multi_turn = false;
-  bool json = false;
-  std::string nixl_path;
-};
 
 constexpr std::uint32_t kMaxTokens = 48;
 // Of each decode instance: what one request runs in and one more is loaded into, so that others
@@ -43,178 +25,22 @@ constexpr std::uint32_t kDecodeBlocks = 64;
 // Requests of the second story: through the router, and from a client that chose its instances.
 constexpr std::uint32_t kRoutedInSecondStory = 6;
 constexpr std::uint32_t kDirectInSecondStory = 2;
-// Late by more than this, a lease's end would be a bug, not a busy machine.
-constexpr double kReclaimSlackSeconds = 1;
 // Of the conversation.
 constexpr std::uint32_t kTurns = 4;
 constexpr std::uint32_t kHoldSeconds = 20;
 constexpr const char* kPrefills[] = {"P1", "P2"};
-constexpr const char* kDecodes[] = {"D1", "D2"};
 constexpr const char* kDoomed = "D2";
+constexpr const char* kLost = "D3";
+constexpr std::uint32_t kRoutedInFailover = 12;
 
-// Long enough for many blocks, and different in every block.
-std::string prompt_text(std::uint32_t number) {
+}  // namespace
+
+std::string demo_prompt(std::uint32_t number) {
   std::string text = "Prompt " + std::to_string(number) + ":";
   for (std::uint32_t i = 0; i < 12 + number % 5; ++i) {
     text += " line " + std::to_string(i * 7 + number) + " of a long document;";
   }
   return text;
-}
-
-// One request of a client, until it has its answer.
-struct DemoRequest {
-  std::string id;  // X-Request-Id
-  std::string prompt;
-  std::string expected;
-  Instant begun{};
-  std::unique_ptr<Cluster::PendingCompletion> call;
-  std::optional<double> seconds;  // until the answer
-  bool identical = false;
-  std::string note;
-};
-
-// One lease, as the instances' events tell of it.
-struct DemoLease {
-  std::string prefill;
-  std::string decode;  // who tracks it; empty: nobody yet
-  Instant granted_at{};
-  std::optional<Instant> ended_at;
-};
-
-class Demo {
- public:
-  explicit Demo(const DemoOptions& options)
-      : options_(options),
-        times_(derive_lease_times(from_seconds(options.lease_seconds))),
-        out_(options.json ? stderr : stdout),
-        cluster_({.binary = self_executable_path(),
-                  .on_event = [this](const InstanceEvent& event) { on_event(event); }}),
-        begun_(cluster_.now()) {}
-
-  Result<void> run() {
-    if (const auto done = start(); !done) return done;
-    if (const auto done = wait_longer_than_a_lease(); !done) return done;
-    if (options_.multi_turn) {
-      if (const auto done = converse(); !done) return done;
-    }
-    if (const auto done = kill_a_decoder(); !done) return done;
-    return finish();
-  }
-
-  // Prints the table or the JSON; true when all texts are identical and all blocks are back.
-  bool summarize();
-
- private:
-  Result<void> start();
-  Result<void> wait_longer_than_a_lease();
-  Result<void> converse();
-  Result<void> kill_a_decoder();
-  Result<void> finish();
-
-  std::vector<std::string> instance_arguments(const std::string& name) const;
-  Cluster::CompletionCall completion(const DemoRequest& request) const;
-  Result<DemoRequest*> new_request();
-  Result<DemoRequest*> new_request(std::string prompt);
-  void send(DemoRequest& request, const std::string& to, bool stream, const std::string& params);
-  Result<void> hand_over_directly(DemoRequest& request);
-  Result<void> wait_for_answers();
-  void take_answers();
-  Result<std::uint64_t> blocks_free();
-  Result<void> wait_for_reclaim(const std::vector<std::string>& doomed, Instant killed_at);
-
-  void on_event(const InstanceEvent& event);
-  void on_lease_event(const InstanceEvent& event);
-  bool ended(const std::string& lease) const { return leases_.at(lease).ended_at.has_value(); }
-  std::vector<std::string> live_leases_of(const std::string& decode) const;
-  bool is_tracked(const std::string& request, const std::string& decode) const;
-  void title(const char* text) { print("\n--- %s\n", text); }
-  void say(const std::string& who, const std::string& what);
-  [[gnu::format(printf, 2, 3)]] void print(const char* format, ...);
-  bool good() const;
-  std::string json() const;
-  void print_requests();
-  void print_figures();
-  std::size_t identical() const;
-
-  DemoOptions options_;
-  LeaseTimes times_;
-  std::FILE* out_;
-  Cluster cluster_;
-  Instant begun_;
-  std::vector<std::unique_ptr<DemoRequest>> requests_;  // addresses stay
-  std::map<std::string, DemoLease> leases_;
-  std::map<std::string, Instant> last_heartbeat_;       // by decode instance
-  std::map<std::string, std::uint64_t> events_seen_;    // by kind, and by instance and kind
-  std::map<std::string, std::uint64_t> leases_by_end_;  // of all prefill instances
-  std::uint64_t leases_granted_ = 0;
-  std::uint64_t blocks_free_before_ = 0;
-  std::uint64_t blocks_free_after_ = 0;
-  bool balanced_ = true;
-  double seconds_ = 0;                // the whole demo
-  double reclaim_seconds_ = 0;        // from the kill to the last block free …
-  double reclaim_bound_seconds_ = 0;  // … and by when it had to be
-};
-
-void Demo::print(const char* format, ...) {
-  va_list arguments;
-  va_start(arguments, format);
-  std::vfprintf(out_, format, arguments);
-  va_end(arguments);
-  std::fflush(out_);
-}
-
-void Demo::say(const std::string& who, const std::string& what) {
-  print("%8.3f s  %-7s %s\n", to_seconds(cluster_.now() - begun_), who.c_str(), what.c_str());
-}
-
-// One line for what a reader of the story wants to see; the rest is counted only.
-void Demo::on_event(const InstanceEvent& event) {
-  if (event.instance == "single") return;
-  ++events_seen_[event.kind];
-  ++events_seen_[event.instance + ' ' + event.kind];
-  on_lease_event(event);
-  const std::string blocks = std::to_string(event.count) + " blocks";
-  char length[32];
-  std::snprintf(length, sizeof length, "%.3f s", event.length_seconds);
-  if (event.kind == "lease_granted") {
-    say(event.instance, "grants " + event.lease + ": " + blocks + " for " + length);
-  } else if (event.kind == "lease_ended") {
-    say(event.instance, event.lease + " " + event.detail + " after " + length + ": " + blocks +
-                            " fenced and freed");
-  } else if (event.kind == "handshake_done") {
-    say(event.instance, "handshake with " + event.peer);
-  } else if (event.kind == "tracking_started") {
-    say(event.instance, "keeps " + event.lease + " of " + event.peer + " alive from now on");
-  } else if (event.kind == "heartbeat_sent") {
-    say(event.instance,
-        "heartbeat to " + event.peer + " for " + std::to_string(event.count) + " lease(s)");
-  } else if (event.kind == "read_posted") {
-    say(event.instance, "reads " + blocks + " of " + event.lease);
-  } else if (event.kind == "read_validated") {
-    say(event.instance,
-        "has " + std::to_string(event.count) + " bytes of " + event.lease + " after " + length);
-  } else if (event.kind == "read_rejected" || event.kind == "load_failed" ||
-             event.kind == "handshake_failed" || event.kind == "peer_suspect" ||
-             event.kind == "backend_down" || event.kind == "backend_up" ||
-             event.kind == "released") {
-    say(event.instance, event.kind + ": " + event.detail);
-  } else if (event.kind == "retried" || event.kind == "decode_alone") {
-    say(event.instance, event.request + " " + event.kind + ": " + event.detail);
-  }
-}
-
-void Demo::on_lease_event(const InstanceEvent& event) {
-  if (event.kind == "lease_granted") {
-    DemoLease& lease = leases_[event.lease];  // D may have told of it first
-    lease.prefill = event.instance;
-    lease.granted_at = event.at;
-  } else if (event.kind == "tracking_started") {
-    leases_[event.lease].decode = event.instance;
-  } else if (event.kind == "lease_ended") {
-    leases_[event.lease].ended_at = event.at;
-  } else if (event.kind == "heartbeat_sent") {
-    last_heartbeat_[event.instance] = event.at;
-  }
 }
 
 std::vector<std::string> Demo::live_leases_of(const std::string& decode) const {
@@ -264,17 +90,19 @@ std::vector<std::string> Demo::instance_arguments(const std::string& name) const
 Result<void> Demo::start() {
   say("demo", "starting P1, P2, D1, D2 and a single instance to compare with (kvlease serve)");
   std::vector<std::pair<std::string, Cluster::StartOptions>> instances;
-  for (const char* name : {"P1", "P2", "D1", "D2", "single"}) {
+  std::vector<std::string> names{"P1", "P2", "single"};
+  for (const std::string& name : decodes()) names.push_back(name);
+  for (const std::string& name : names) {
     instances.emplace_back(name, Cluster::StartOptions{.arguments = instance_arguments(name)});
   }
   if (auto started = cluster_.start_all(std::move(instances)); !started) return started;
   std::vector<std::string> arguments;
-  const auto add = [&](const char* flag, const char* name) {
+  const auto add = [&](const char* flag, const std::string& name) {
     arguments.insert(arguments.end(),
                      {flag, "http://127.0.0.1:" + std::to_string(cluster_.port(name))});
   };
   for (const char* name : kPrefills) add("--prefill", name);
-  for (const char* name : kDecodes) add("--decode", name);
+  for (const std::string& name : decodes()) add("--decode", name);
   say("demo", "starting the router (kvlease route)");
   if (auto started = cluster_.start("router", {.command = "route", .arguments = arguments});
       !started) {
@@ -296,7 +124,7 @@ Cluster::CompletionCall Demo::completion(const DemoRequest& request) const {
 }
 
 Result<DemoRequest*> Demo::new_request() {
-  return new_request(prompt_text(static_cast<std::uint32_t>(requests_.size())));
+  return new_request(demo_prompt(static_cast<std::uint32_t>(requests_.size())));
 }
 
 Result<DemoRequest*> Demo::new_request(std::string prompt) {
@@ -391,6 +219,45 @@ Result<void> Demo::hand_over_directly(DemoRequest& request) {
   return {};
 }
 
+// The router knows the lease of what waits there, and has kept it alive.
+Result<void> Demo::fail_over() {
+  title("a decoder is killed, and another one reads the leases that wait in its queue");
+  std::vector<DemoRequest*> fresh;
+  for (std::uint32_t i = 0; i < kRoutedInFailover; ++i) {
+    const auto made = new_request();
+    if (!made) return std::unexpected(made.error());
+    fresh.push_back(*made);
+  }
+  say("client", "sends " + std::to_string(kRoutedInFailover) + " requests to the router");
+  for (DemoRequest* request : fresh) send(*request, "router", false, "");
+  if (!cluster_.wait_until([this] { return live_leases_of(kLost).size() >= 2; },
+                           std::chrono::seconds{60})) {
+    return error(ErrorCode::kTimeout, std::string(kLost) + " has no leases in its queue");
+  }
+  const std::vector<std::string> lost = live_leases_of(kLost);
+  const std::uint64_t granted = events_seen_["lease_granted"];
+  cluster_.signal(kLost, SIGKILL);
+  say("demo", std::string("kill -9 ") + kLost + ", with " + std::to_string(lost.size()) +
+                  " leases in its queue");
+  if (const auto done = wait_for_answers(); !done) return done;
+  moved_ += moved_from(kLost, lost);
+  say("demo", std::to_string(moved_) + " of them were read by other decoders; " +
+                  std::to_string(events_seen_["lease_granted"] - granted) +
+                  " prompts were prefilled after the kill");
+  return {};
+}
+
+std::size_t Demo::moved_from(const std::string& decode, const std::vector<std::string>& leases) {
+  return static_cast<std::size_t>(std::ranges::count_if(
+      leases, [&](const std::string& id) { return leases_.at(id).decode != decode; }));
+}
+
+std::vector<std::string> Demo::decodes() const {
+  std::vector<std::string> names{"D1", kDoomed};
+  if (options_.failover) names.emplace_back(kLost);
+  return names;
+}
+
 Result<void> Demo::kill_a_decoder() {
   title("a decoder is killed with leases in its queue");
   std::vector<DemoRequest*> fresh;
@@ -436,23 +303,28 @@ Result<void> Demo::kill_a_decoder() {
   return wait_for_answers();
 }
 
-// The leases that the router knows of are released; the others end by themselves, in time (L3).
+// The router hands those that it knows of to another decoder; the others end by themselves, in
+// time (L3).
 Result<void> Demo::wait_for_reclaim(const std::vector<std::string>& doomed, Instant killed_at) {
-  Instant bound = last_heartbeat_[kDoomed] + times_.extension;
-  for (const std::string& id : doomed) {
-    bound = std::max(bound, leases_.at(id).granted_at + times_.duration);
-  }
-  const auto all_ended = [&] {
-    return std::ranges::all_of(doomed, [&](const std::string& id) { return ended(id); });
+  const auto is_left = [&](const std::string& id) {
+    return leases_.at(id).decode == kDoomed && !ended(id);
   };
-  if (!cluster_.wait_until(all_ended, std::chrono::seconds{60} + 2 * times_.duration)) {
+  if (!cluster_.wait_until([&] { return std::ranges::none_of(doomed, is_left); },
+                           std::chrono::seconds{60} + 2 * times_.duration)) {
     return error(ErrorCode::kTimeout, "the leases of the killed decoder do not end");
   }
+  Instant bound = last_heartbeat_[kDoomed] + times_.extension;
   Instant last = killed_at;
-  for (const std::string& id : doomed) last = std::max(last, *leases_.at(id).ended_at);
+  for (const std::string& id : doomed) {
+    const DemoLease& lease = leases_.at(id);
+    if (lease.decode != kDoomed) continue;
+    bound = std::max(bound, lease.granted_at + times_.duration);
+    last = std::max(last, *lease.ended_at);
+  }
+  moved_ += moved_from(kDoomed, doomed);
   reclaim_seconds_ = to_seconds(last - killed_at);
   reclaim_bound_seconds_ = to_seconds(bound - killed_at);
-  say("demo", "all blocks that " + std::string(kDoomed) + " held at P1 and P2 are free again");
+  say("demo", "all blocks that " + std::string(kDoomed) + " alone held at P1 and P2 are free again");
   return {};
 }
 
@@ -488,74 +360,6 @@ Result<void> Demo::finish() {
   return {};
 }
 
-std::size_t Demo::identical() const {
-  return static_cast<std::size_t>(
-      std::ranges::count_if(requests_, [](const auto& request) { return request->identical; }));
-}
-
-bool Demo::good() const {
-  return identical() == requests_.size() && blocks_free_after_ == blocks_free_before_ &&
-         balanced_ && reclaim_seconds_ <= reclaim_bound_seconds_ + kReclaimSlackSeconds;
-}
-
-std::string Demo::json() const {
-  JsonWriter ends;
-  for (const auto& [end, count] : leases_by_end_) ends.integer(end, count);
-  JsonWriter json;
-  json.integer("requests", requests_.size());
-  json.integer("identical", identical());
-  json.integer("leases_granted", leases_granted_);
-  json.json("leases_by_end", ends.take());
-  json.integer("blocks_free_before", blocks_free_before_);
-  json.integer("blocks_free_after", blocks_free_after_);
-  json.number("reclaim_after_kill_s", reclaim_seconds_);
-  json.number("reclaim_bound_s", reclaim_bound_seconds_);
-  json.number("seconds", seconds_);
-  return json.take();
-}
-
-void Demo::print_requests() {
-  print("\n%-9s %-10s %9s  %s\n", "request", "text", "seconds", "note");
-  for (const auto& request : requests_) {
-    print("%-9s %-10s %9.3f  %s\n", request->id.c_str(),
-          request->identical ? "identical" : "DIFFERENT", request->seconds.value_or(0),
-          request->note.c_str());
-  }
-}
-
-void Demo::print_figures() {
-  const auto line = [this](const char* name, const std::string& value) {
-    print("%-28s %s\n", name, value.c_str());
-  };
-  print("\n");
-  line("requests", std::to_string(requests_.size()));
-  line("identical texts", std::to_string(identical()));
-  line("leases granted by P1 and P2", std::to_string(leases_granted_));
-  for (const auto& [end, count] : leases_by_end_) line(("  " + end).c_str(), std::to_string(count));
-  line("heartbeats sent by D1, D2", std::to_string(events_seen_["heartbeat_sent"]));
-  char reclaim[64];
-  std::snprintf(reclaim, sizeof reclaim, "%.2f s (bound: %.2f s)", reclaim_seconds_,
-                reclaim_bound_seconds_);
-  line("blocks back after the kill", reclaim);
-  line("blocks free before, after",
-       std::to_string(blocks_free_before_) + ", " + std::to_string(blocks_free_after_));
-  char seconds[32];
-  std::snprintf(seconds, sizeof seconds, "%.1f", seconds_);
-  line("seconds", seconds);
-}
-
-bool Demo::summarize() {
-  if (options_.json) {
-    std::printf("%s\n", json().c_str());
-  } else {
-    print_requests();
-    print_figures();
-  }
-  return good();
-}
-
-}  // namespace
-
 int run_demo(std::span<const std::string> arguments) {
   CLI::App app("Shows leased hand-offs between real processes over real NIXL.", "kvlease demo");
   DemoOptions options;
@@ -572,9 +376,23 @@ int run_demo(std::span<const std::string> arguments) {
       ->check(integer_between(1, 8))
       ->capture_default_str();
   app.add_flag("--multi-turn", options.multi_turn, "show a conversation, too");
+  app.add_flag("--failover", options.failover,
+               "show a decoder's leases being read by another, too");
+  OverloadOptions overload;
+  bool overloaded = false;
+  app.add_flag("--overload", overloaded, "instead: offer three times what the instances can do");
+  app.add_option("--overload-seconds", overload.seconds, "of overload, in three parts")
+      ->check(integer_between(3, 3600))
+      ->needs("--overload")
+      ->capture_default_str();
   app.add_option("--nixl-path", options.nixl_path, "as for kvlease serve");
   app.add_flag("--json", options.json, "print the result as JSON, and the story on stderr");
   if (const auto exit_code = parse_arguments(app, arguments)) return *exit_code;
+  if (overloaded) {
+    overload.json = options.json;
+    overload.nixl_path = options.nixl_path;
+    return run_overload(overload);
+  }
   Demo demo(options);
   if (const auto done = demo.run(); !done) {
     std::fprintf(stderr, "kvlease demo: %s\n", done.error().message.c_str());

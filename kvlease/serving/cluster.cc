@@ -232,6 +232,8 @@ std::unique_ptr<Cluster::PendingCompletion> Cluster::begin_completion(const std:
        .body = completion_request(call),
        .timeout = call.timeout},
       [raw = pending.get()](Result<HttpResponse> response) {
+        raw->status = response ? response->status : 0;
+        raw->has_retry_after = response && response->headers.find("Retry-After").has_value();
         raw->result = parse_completion(response);
       });
   return pending;
