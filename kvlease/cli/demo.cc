@@ -324,7 +324,8 @@ Result<void> Demo::wait_for_reclaim(const std::vector<std::string>& doomed, Inst
   moved_ += moved_from(kDoomed, doomed);
   reclaim_seconds_ = to_seconds(last - killed_at);
   reclaim_bound_seconds_ = to_seconds(bound - killed_at);
-  say("demo", "all blocks that " + std::string(kDoomed) + " alone held at P1 and P2 are free again");
+  say("demo",
+      "all blocks that " + std::string(kDoomed) + " alone held at P1 and P2 are free again");
   return {};
 }
 

@@ -1,4 +1,5 @@
-// What `kvlease demo` is made of: its options, what it knows of requests and leases, and its stories.
+// What `kvlease demo` is made of: its options, what it knows of requests and leases, and its
+// stories.
 #pragma once
 
 #include <cstdint>
@@ -121,7 +122,7 @@ class Demo {
   std::uint64_t blocks_free_before_ = 0;
   std::uint64_t blocks_free_after_ = 0;
   bool balanced_ = true;
-  std::size_t moved_ = 0;  // leases that another decoder read after theirs was killed
+  std::size_t moved_ = 0;             // leases that another decoder read after theirs was killed
   double seconds_ = 0;                // the whole demo
   double reclaim_seconds_ = 0;        // from the kill to the last block free …
   double reclaim_bound_seconds_ = 0;  // … and by when it had to be

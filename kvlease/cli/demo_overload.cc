@@ -135,9 +135,9 @@ Result<void> Overload::start() {
   const auto url = [&](const char* name) {
     return "http://127.0.0.1:" + std::to_string(cluster_.port(name));
   };
-  return cluster_.start(
-      "router", {.command = "route",
-                 .arguments = {"--prefill", url("P1"), "--decode", url("D1"), url("D2")}});
+  return cluster_.start("router",
+                        {.command = "route",
+                         .arguments = {"--prefill", url("P1"), "--decode", url("D1"), url("D2")}});
 }
 
 Result<void> Overload::compute_expected() {
@@ -236,9 +236,8 @@ Result<void> Overload::run() {
     measure_capacity(part / 2);
     overload(part);
   }
-  const auto ledger = cluster_.wait_for_ledger("P1", kAnswerLimit, [](const InstanceLedger& seen) {
-    return seen.all_blocks_back();
-  });
+  const auto ledger = cluster_.wait_for_ledger(
+      "P1", kAnswerLimit, [](const InstanceLedger& seen) { return seen.all_blocks_back(); });
   if (!ledger) return std::unexpected(ledger.error());
   balanced_ = ledger->all_blocks_back();
   granted_ = ledger->granted;

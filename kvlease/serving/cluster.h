@@ -115,7 +115,7 @@ class Cluster {
   // The same, begun now: the answer is looked for later; dropping it hangs up.
   struct PendingCompletion {
     std::optional<Result<CompletionResult>> result;
-    int status = 0;               // of the answer; 0: there was none
+    int status = 0;                // of the answer; 0: there was none
     bool has_retry_after = false;  // L43
     HttpCall call;
   };
