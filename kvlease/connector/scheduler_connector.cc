@@ -242,7 +242,9 @@ ConnectorUpdate SchedulerConnector::update_connector_output(std::span<const Work
           .lease = ended.id,
           .detail = std::string(lease_end_name(ended.end)),
           .count = ended.blocks.size(),
-          .length = ended.held});
+          .length = ended.held,
+          .left = ended.left,
+          .silent = ended.silent});
     update_.finished_sending.push_back(std::move(ended));
   }
   return std::exchange(update_, {});

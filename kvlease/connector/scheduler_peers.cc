@@ -256,7 +256,8 @@ HeartbeatInfo SchedulerConnector::heartbeat_info(const DueHeartbeat& due) const 
   HeartbeatInfo info{.peer = due.peer,
                      .leases = due.leases,
                      .probes = {},
-                     .interval = heartbeats_.interval(due.peer)};
+                     .interval = heartbeats_.interval(due.peer),
+                     .late = due.late};
   std::set<LeaseId> probed;
   for (const auto& [id, load] : loads_) {
     if (load.state == RemoteRequestState::kQueued && load.peer == due.peer && !load.hold &&

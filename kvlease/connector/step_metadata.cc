@@ -26,7 +26,7 @@ auto fields(Like<RecvRequest> auto& v) {
 }
 auto fields(Like<ProbedLease> auto& v) { return std::tie(v.lease, v.slot, v.word); }
 auto fields(Like<HeartbeatInfo> auto& v) {
-  return std::tie(v.peer, v.leases, v.probes, v.interval);
+  return std::tie(v.peer, v.leases, v.probes, v.interval, v.late);
 }
 auto fields(Like<CompletionToSend> auto& v) { return std::tie(v.peer, v.lease); }
 auto fields(Like<LeaseGrant> auto& v) {
@@ -39,14 +39,16 @@ auto fields(Like<ConnectorMetadata> auto& v) {
                   v.leases_to_end, v.leases_to_renew);
 }
 auto fields(Like<LeaseEnded> auto& v) {
-  return std::tie(v.id, v.end, v.slot_mismatch, v.readers_done, v.readers_expected, v.held);
+  return std::tie(v.id, v.end, v.slot_mismatch, v.readers_done, v.readers_expected, v.held, v.left,
+                  v.silent);
 }
 auto fields(Like<FailedRecv> auto& v) { return std::tie(v.request, v.failure); }
 auto fields(Like<LostLease> auto& v) { return std::tie(v.peer, v.lease); }
 auto fields(Like<SuspectPeer> auto& v) { return std::tie(v.peer, v.reason); }
 auto fields(Like<Counters> auto& v) { return std::tie(v.values()); }
 auto fields(Like<Event> auto& v) {
-  return std::tie(v.kind, v.request, v.lease, v.peer, v.detail, v.count, v.length);
+  return std::tie(v.kind, v.request, v.lease, v.peer, v.detail, v.count, v.length, v.left, v.silent,
+                  v.posting, v.descriptors);
 }
 auto fields(Like<WorkerOutput> auto& v) {
   return std::tie(v.finished_sending, v.finished_recving, v.failed_recving, v.quiet_recving,

@@ -58,6 +58,7 @@ struct HeartbeatInfo {
   std::vector<LeaseId> leases;
   std::vector<ProbedLease> probes;
   Duration interval{};
+  Duration late{};  // since it was due
   bool operator==(const HeartbeatInfo&) const = default;
 };
 

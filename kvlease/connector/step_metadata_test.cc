@@ -66,7 +66,7 @@ class Draw {
             .heartbeat_by_engine = list([this] {
               return HeartbeatInfo{peer(), list([this] { return lease(); }),
                                    list([this] { return ProbedLease{lease(), slot(), number()}; }),
-                                   length()};
+                                   length(), length()};
             }),
             .reqs_in_batch = list([this] { return lease(); }),
             .reqs_not_processed = list([this] { return lease(); }),
@@ -80,7 +80,8 @@ class Draw {
   WorkerOutput output() {
     WorkerOutput output{
         .finished_sending = list([this] {
-          return LeaseEnded{lease(), LeaseEnd::kRecalled, true, small(), small(), length()};
+          return LeaseEnded{
+              lease(), LeaseEnd::kRecalled, true, small(), small(), length(), length(), length()};
         }),
         .finished_recving = list([this] { return request(); }),
         .failed_recving = list([this] { return FailedRecv{request(), LoadFailure::kTimedOut}; }),
@@ -90,7 +91,8 @@ class Draw {
         .renewed_metadata = list([this] { return rank(); }),
         .counters = {},
         .events = list([this] {
-          return Event{EventKind::kQuiet, request(), lease(), text(), text(), number(), length()};
+          return Event{EventKind::kQuiet, request(), lease(),  text(),   text(),  number(),
+                       length(),          length(),  length(), length(), number()};
         })};
     output.counters.add(Counter::kReadsRejected, number());
     return output;

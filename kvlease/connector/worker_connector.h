@@ -143,6 +143,8 @@ class WorkerConnector {
     RecvRequest order;
     std::vector<ReadPart> parts;  // none: waits for landing cells, or for its peer to be loaded
     std::uint64_t bytes = 0;
+    std::uint64_t descriptors = 0;
+    Duration posting{};  // the transport's time to start it, the entries' reads left out
     Instant begun_at{};
 
     bool in_flight() const {

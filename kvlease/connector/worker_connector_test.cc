@@ -51,6 +51,7 @@ class ScriptedTransport final : public Transport {
     return TransferHandle(++posted);
   }
   TransferState poll(TransferHandle) override { return state; }
+  Duration post_time(TransferHandle) const override { return milliseconds(3); }
   void release(TransferHandle) override { ++released; }
   Result<void> send_notif(const AgentName& peer, std::span<const std::byte>) override {
     EXPECT_NE(std::ranges::find(peers, peer), peers.end()) << "a send to a peer that is not loaded";
@@ -270,6 +271,43 @@ TEST_F(WorkerConnectorTest, AReadsTimeCountsFromItsFirstPost) {
   EXPECT_EQ(agent.posted, 3u);
   EXPECT_TRUE(worker.get_finished(at(129)).failed_recving.empty());
   EXPECT_EQ(worker.get_finished(at(130)).failed_recving.size(), 1u);
+}
+
+// L24: what a validated read says of itself: its bytes, its descriptors, and the transport's time
+// to start it, the read of the lease entry left out.
+TEST_F(WorkerConnectorTest, AValidatedReadSaysWhatItTook) {
+  ScriptedTransport agent("d/0/01.0", 0);
+  WorkerConnector& worker = make_worker(agent);
+  RecvRequest order = read("a");
+  order.word = 0;  // what the landing cell holds, as this transport moves nothing
+  order.local_block_ids = {BlockId(0), BlockId(1)};
+  order.remote_block_ids = {BlockId(5), BlockId(6)};
+  worker.start_load_kv({.peers_to_add = {peer(kPeer)}, .reqs_to_recv = {order}}, at(0));
+  agent.state = TransferState::kDone;
+  const std::vector<Event> events = worker.get_finished(at(2)).events;
+  const auto validated = std::ranges::find(events, EventKind::kReadValidated, &Event::kind);
+  ASSERT_NE(validated, events.end());
+  EXPECT_EQ(validated->count, 128u);
+  EXPECT_EQ(validated->descriptors, 2u);
+  EXPECT_EQ(validated->length, seconds(2));
+  EXPECT_EQ(validated->posting, milliseconds(3));
+}
+
+// L17: a heartbeat that left late says by how much.
+TEST_F(WorkerConnectorTest, AHeartbeatSaysHowLateItWas) {
+  ScriptedTransport agent("d/0/01.0", 0);
+  WorkerConnector& worker = make_worker(agent);
+  worker.start_load_kv({.peers_to_add = {peer(kPeer)}}, at(0));
+  worker.start_load_kv({.heartbeat_by_engine = {{.peer = kPeer,
+                                                 .leases = {LeaseId("l")},
+                                                 .probes = {},
+                                                 .interval = seconds(5),
+                                                 .late = milliseconds(40)}}},
+                       at(1));
+  const std::vector<Event> events = worker.get_finished(at(1)).events;
+  const auto sent = std::ranges::find(events, EventKind::kHeartbeatSent, &Event::kind);
+  ASSERT_NE(sent, events.end());
+  EXPECT_EQ(sent->length, milliseconds(40));
 }
 
 // L26: the landing cell of a read that failed stays taken until the transport is quiet; a read that

@@ -56,7 +56,8 @@ void WorkerConnector::send_heartbeat(const HeartbeatInfo& info, Instant now) {
     if (!sent) continue;
     emit({.kind = EventKind::kHeartbeatSent,
           .peer = peer.engine.str(),
-          .count = info.leases.size()});
+          .count = info.leases.size(),
+          .length = info.late});
     post_probe(info.peer, peer, info, now);
   }
 }

@@ -99,6 +99,7 @@ bool WorkerConnector::post_part(Read& read, ReadPart& part) {
   }
   part.transfer = *posted;
   ++peer.transfers;
+  read.descriptors += local.size();
   for (const KvRegion& region : caches_.regions) {
     read.bytes += region.block_len_bytes * runs * plan.local.length /
                   units_per_block(options_.shape) * order.remote_block_ids.size();
@@ -133,6 +134,9 @@ void WorkerConnector::poll_parts(Read& read) {
     if (!part.transfer) continue;
     const TransferState state = transport_->poll(*part.transfer);
     if (state == TransferState::kInProgress) continue;
+    if (tracker_.phase(request) == TransferPhase::kReadingBlocks) {
+      read.posting += transport_->post_time(*part.transfer);
+    }
     transport_->release(*part.transfer);
     part.transfer.reset();
     Peer& peer = peers_.at({read.order.peer, part.remote});  // kept while it has transfers
@@ -209,7 +213,9 @@ void WorkerConnector::validated(Read& read, Instant now) {
         .request = read.order.request,
         .lease = read.order.lease,
         .count = read.bytes,
-        .length = now - read.begun_at});
+        .length = now - read.begun_at,
+        .posting = read.posting,
+        .descriptors = read.descriptors});
 }
 
 // Reports the failure at once; the destination is quiet only after kAllFinal (L26, F10).

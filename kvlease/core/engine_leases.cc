@@ -130,6 +130,8 @@ bool EngineLeases::on_rank_ended(Rank rank, const LeaseEnded& ended) {
   --ranks.ranks_left;
   if (is_first || ended.end > ranks.worst.end) ranks.worst = ended;  // L6
   ranks.held = std::max(ranks.held, ended.held);
+  ranks.left = std::min(ranks.left, ended.left);
+  ranks.silent = std::min(ranks.silent, ended.silent);
   ranks.slot_mismatch |= ended.slot_mismatch;
   if (ranks.ranks_left == 0) {
     finish(lease);
@@ -162,7 +164,9 @@ void EngineLeases::finish(Lease lease) {
                     .blocks = std::move(live.blocks),
                     .readers_done = live.ranks.worst.readers_done,
                     .readers_expected = live.ranks.worst.readers_expected,
-                    .held = live.ranks.held});
+                    .held = live.ranks.held,
+                    .left = live.ranks.left,
+                    .silent = live.ranks.silent});
   live_.erase(lease);
 }
 

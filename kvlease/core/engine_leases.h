@@ -56,7 +56,9 @@ struct EngineLeaseEnded {
   std::vector<BlockId> blocks;
   std::uint32_t readers_done = 0;  // of the rank that gave the end, the first of those that did
   std::uint32_t readers_expected = 0;
-  Duration held{};  // the longest of its ranks'
+  Duration held{};    // the longest of its ranks'
+  Duration left{};    // until expires_at, the least of its ranks'
+  Duration silent{};  // since the last sign of life on any rank
   bool operator==(const EngineLeaseEnded&) const = default;
 };
 
@@ -123,6 +125,8 @@ class EngineLeases {
     std::uint32_t ranks_left = 0;
     LeaseEnded worst{.end = LeaseEnd::kCompleted};
     Duration held{};
+    Duration left = kForever;
+    Duration silent = kForever;
     bool slot_mismatch = false;
   };
   struct LiveLease {

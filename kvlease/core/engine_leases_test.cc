@@ -121,20 +121,30 @@ TEST(EngineLeasesTest, TheEndIsTheWorstOfTheRanks) {  // L6
                                  .end = LeaseEnd::kCompleted,
                                  .readers_done = 2,
                                  .readers_expected = 2,
-                                 .held = secs(29)});
+                                 .held = secs(29),
+                                 .left = secs(3),
+                                 .silent = secs(8)});
   EXPECT_THAT(leases.take_orders(), IsEmpty());  // a completed rank ends nobody else
   leases.on_rank_ended(Rank{0}, {.id = id,
                                  .end = LeaseEnd::kExpired,
                                  .readers_done = 1,
                                  .readers_expected = 2,
-                                 .held = secs(30)});
-  leases.on_rank_ended(Rank{1}, {.id = id, .end = LeaseEnd::kReleased, .held = secs(31)});
+                                 .held = secs(30),
+                                 .left = secs(1),
+                                 .silent = secs(9)});
+  leases.on_rank_ended(Rank{1}, {.id = id,
+                                 .end = LeaseEnd::kReleased,
+                                 .held = secs(31),
+                                 .left = secs(2),
+                                 .silent = secs(10)});
   EXPECT_THAT(leases.take_ended(), ElementsAre(EngineLeaseEnded{.id = id,
                                                                 .end = LeaseEnd::kExpired,
                                                                 .blocks = kTwoBlocks,
                                                                 .readers_done = 1,
                                                                 .readers_expected = 2,
-                                                                .held = secs(31)}));
+                                                                .held = secs(31),
+                                                                .left = secs(1),
+                                                                .silent = secs(8)}));
   EXPECT_EQ(ended(leases, LeaseEnd::kExpired), 1u);
   EXPECT_TRUE(leases.ledger().balanced());
 }

@@ -15,7 +15,7 @@ enum class EventKind : std::uint8_t {
   // P
   kLeaseGranted,   // lease, count: blocks, length: duration
   kLeasesRenewed,  // count: ids in the heartbeat, peer: sender's engine
-  kLeaseEnded,     // lease, detail: lease_end_name, count: blocks, length: held
+  kLeaseEnded,     // lease, detail: lease_end_name, count: blocks, length: held, left, silent
   kNotifRejected,  // detail: cause
   kStallGrace,     // length: of the grace
   // D
@@ -23,9 +23,9 @@ enum class EventKind : std::uint8_t {
   kHandshakeDone,     // peer
   kHandshakeFailed,   // peer, detail: message
   kTrackingStarted,   // request, lease, peer
-  kHeartbeatSent,     // peer, count: ids
+  kHeartbeatSent,     // peer, count: ids, length: how late
   kReadPosted,        // request, lease, peer, count: blocks
-  kReadValidated,     // request, lease, count: bytes, length: since the post
+  kReadValidated,     // request, lease, count: bytes, length: since the post, posting, descriptors
   kReadRejected,      // request, lease, detail: load_failure_name
   kCompletionSent,    // lease, peer
   kLeaseLost,         // lease, peer (probe)
@@ -46,6 +46,10 @@ struct Event {
   std::string detail;
   std::uint64_t count = 0;
   Duration length{};
+  Duration left{};                // of a lease that ended: until its expires_at
+  Duration silent{};              // of a lease that ended: since its last sign of life
+  Duration posting{};             // of a read: how long the transport took to start it
+  std::uint64_t descriptors = 0;  // of a read
   bool operator==(const Event&) const = default;
 };
 

@@ -2,6 +2,8 @@
 // heartbeat and the smallest interval, so a lease that joins or leaves moves it both ways.
 #include "kvlease/core/heartbeat_tracker.h"
 
+#include <algorithm>
+
 #include "kvlease/base/check.h"
 
 namespace kvlease {
@@ -9,6 +11,11 @@ namespace kvlease {
 Instant HeartbeatTracker::Peer::due() const {
   return beaten ? saturating_add(clock_start, intervals.begin()->first)  // L14: the smallest
                 : clock_start;                                           // L18: at once
+}
+
+void HeartbeatTracker::Peer::add_interval(Duration interval, Instant now) {
+  if (intervals.empty() || interval < intervals.begin()->first) hurried_at = now;
+  ++intervals[interval];
 }
 
 void HeartbeatTracker::Peer::remove_interval(Duration interval) {
@@ -28,11 +35,11 @@ void HeartbeatTracker::track(PeerId peer_id, const LeaseId& lease_id, Duration h
   ++lease.users;  // L16
   if (lease_is_new) {
     lease.interval = heartbeat_interval;
-    peer.add_interval(heartbeat_interval);
+    peer.add_interval(heartbeat_interval, now);
   } else if (heartbeat_interval < lease.interval) {
+    peer.add_interval(heartbeat_interval, now);
     peer.remove_interval(lease.interval);
     lease.interval = heartbeat_interval;
-    peer.add_interval(heartbeat_interval);
   }
 }
 
@@ -57,7 +64,8 @@ std::vector<DueHeartbeat> HeartbeatTracker::take_due(Instant now) {
   for (auto& [id, peer] : peers_) {
     if (now < peer.due()) continue;
     // L17: one message, also after a stall; what was missed is not made up for.
-    DueHeartbeat& heartbeat = due.emplace_back(DueHeartbeat{.peer = id, .leases = {}});
+    DueHeartbeat& heartbeat = due.emplace_back(DueHeartbeat{
+        .peer = id, .leases = {}, .late = now - std::max(peer.due(), peer.hurried_at)});
     heartbeat.leases.reserve(peer.leases.size());
     for (const auto& [lease_id, lease] : peer.leases) heartbeat.leases.push_back(lease_id);
     peer.clock_start = now;

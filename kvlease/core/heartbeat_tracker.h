@@ -21,6 +21,7 @@ using PeerId = IntId<struct PeerIdTag, std::uint32_t>;
 struct DueHeartbeat {
   PeerId peer;
   std::vector<LeaseId> leases;
+  Duration late{};  // since it was due
   bool operator==(const DueHeartbeat&) const = default;
 };
 
@@ -67,9 +68,10 @@ class HeartbeatTracker {
         intervals;          // how many leases want which: the first is the peer's
     Instant clock_start{};  // the last heartbeat, or the first track
     bool beaten = false;    // whether there was a heartbeat
+    Instant hurried_at{};   // when a lease last made the interval smaller: due no earlier than that
 
     Instant due() const;
-    void add_interval(Duration interval) { ++intervals[interval]; }
+    void add_interval(Duration interval, Instant now);
     void remove_interval(Duration interval);
   };
   std::map<PeerId, Peer> peers_;

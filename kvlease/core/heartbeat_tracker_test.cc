@@ -249,7 +249,9 @@ TEST(HeartbeatTrackerScenario, A09_StalledLoopSendsOneMessage) {
   HeartbeatTracker tracker;
   tracker.track(kP1, lease("r"), kInterval, at(40s));
   EXPECT_EQ(tracker.take_due(at(40s)).size(), 1u);
-  EXPECT_EQ(tracker.take_due(at(59s)), Due{heartbeat(kP1, {"r"})});
+  DueHeartbeat late = heartbeat(kP1, {"r"});
+  late.late = 14s;
+  EXPECT_EQ(tracker.take_due(at(59s)), Due{late});
   EXPECT_EQ(tracker.take_due(at(59s)), Due{});
   EXPECT_EQ(tracker.next_deadline(), at(64s));
 }
@@ -330,8 +332,13 @@ class HeartbeatModel {
   }
 
   std::string track(PeerId peer, const LeaseId& id, Duration interval) {
-    if (!has(peer)) last_beat_.erase(peer);
+    if (!has(peer)) {
+      last_beat_.erase(peer);
+      first_track_[peer] = now_;
+    }
+    const Duration interval_before = interval_of(peer);
     users_.push_back({peer, id, interval});
+    if (interval < interval_before) hurried_at_[peer] = now_;
     const Duration smallest = std::min(interval, interval_of(peer, id));
     smallest_[{peer, id}] = smallest;
     const Instant named_by = now_ + smallest;
@@ -389,11 +396,14 @@ class HeartbeatModel {
       for (const User& u : users_) {
         if (u.peer == peer) ids.insert(u.id);
       }
+      const Instant due_at =
+          last_beat_.contains(peer) ? last_beat_[peer] + interval_of(peer) : first_track_[peer];
       last_beat_[peer] = now_;
       for (Obligation& o : owed_) {
         if (o.peer == peer) o.named_by = now_ + interval_of(peer, o.id);
       }
-      expected.push_back({peer, {ids.begin(), ids.end()}});
+      expected.push_back(
+          {peer, {ids.begin(), ids.end()}, now_ - std::max(due_at, hurried_at_[peer])});
     }
     if (tracker_.take_due(now_) != expected) return "due heartbeats";
     for (const Obligation& o : owed_) {
@@ -432,6 +442,8 @@ class HeartbeatModel {
   std::vector<User> users_;
   std::vector<Obligation> owed_;
   std::map<std::pair<PeerId, LeaseId>, Duration> smallest_;
+  std::map<PeerId, Instant> first_track_;
+  std::map<PeerId, Instant> hurried_at_;
   std::map<PeerId, Instant> last_beat_;
 };
 

@@ -51,6 +51,8 @@ struct LeaseEnded {
   std::uint32_t readers_done = 0;      // different ranks of the largest group that reported (L7)
   std::uint32_t readers_expected = 0;  // n of that group; 0 when nobody reported
   Duration held{};                     // since the rank took the grant
+  Duration left{};    // until expires_at, 0 when it has passed; kForever when it never comes
+  Duration silent{};  // since the last sign of life: the grant, or the last renewal
   bool operator==(const LeaseEnded&) const = default;
 };
 

@@ -99,12 +99,13 @@ struct alignas(64) Record {
   // Live: expires_at. In batch: when the oldest early completion is dropped. Else never.
   Instant deadline = kNever;
   Instant expires_at_max;  // live: of lifetime_max
+  Instant alive_at;        // live: the last renewal, or the grant
   Duration extension{};    // live
   SlotId slot;             // live
   std::uint32_t id_length = 0;
   const LeaseId* id = nullptr;  // of the details
   LeaseState state = LeaseState::kFree;
-  std::array<char, 87> id_head{};  // of most ids the whole
+  std::array<char, 79> id_head{};  // of most ids the whole
 };
 static_assert(sizeof(Record) == 128);
 
@@ -163,6 +164,7 @@ class LeaseTable::Impl {
     lease.extension = grant.extension;
     lease.expires_at_max = saturating_add(now, grant.lifetime_max);
     lease.deadline = earlier(saturating_add(now, grant.remaining), lease.expires_at_max);
+    lease.alive_at = now;
     details(number).granted_at = now;
     ++live_;
     if (entries_.word(grant.slot) == grant.word) {
@@ -293,6 +295,7 @@ class LeaseTable::Impl {
       const Instant until = saturating_add(now, lease->extension);  // L14: its own extension
       // L2: never shortened; L48: never beyond its lifetime_max.
       lease->deadline = std::max(lease->deadline, earlier(until, lease->expires_at_max));
+      lease->alive_at = now;
       entries_.renew(lease->slot);  // L22
       ++renewed;
     }
@@ -405,7 +408,9 @@ class LeaseTable::Impl {
     LeaseEnded ended{.id = details(number).id,
                      .end = end,
                      .slot_mismatch = slot_mismatch,
-                     .held = now - details(number).granted_at};
+                     .held = now - details(number).granted_at,
+                     .left = remaining(lease.deadline, now),
+                     .silent = now - lease.alive_at};
     for (const ReaderGroup& group : details(number).groups) {
       if (group.readers.size() <= ended.readers_done) continue;
       ended.readers_done = static_cast<std::uint32_t>(group.readers.size());

@@ -87,6 +87,7 @@ class Model {
     const Instant cap = saturating_add(now, kLifetimeMax);
     live_[id] = {.slot = grant.slot.value(),
                  .granted_at = now,
+                 .alive_at = now,
                  .expires_at = std::min(saturating_add(now, grant.remaining), cap),
                  .cap = cap,
                  .extension = grant.extension,
@@ -112,6 +113,7 @@ class Model {
       Lease& lease = live_[id];
       lease.expires_at =
           std::max(lease.expires_at, std::min(lease.cap, saturating_add(now, lease.extension)));
+      lease.alive_at = now;
       ++renewals_[lease.slot];
       counters.add(Counter::kLeasesRenewed);
     }
@@ -156,7 +158,11 @@ class Model {
     ++words_[lease.slot];
     slot_taken_[lease.slot] = false;
     // The largest group, the one that reported first among equals.
-    LeaseEnded report{.id = LeaseId{id}, .end = end, .held = now - lease.granted_at};
+    LeaseEnded report{.id = LeaseId{id},
+                      .end = end,
+                      .held = now - lease.granted_at,
+                      .left = remaining(lease.expires_at, now),
+                      .silent = now - lease.alive_at};
     for (const Report& one : lease.reports) {
       const auto size = static_cast<std::uint32_t>(std::count_if(
           lease.reports.begin(), lease.reports.end(),
@@ -215,6 +221,7 @@ class Model {
   struct Lease {
     std::uint32_t slot;
     Instant granted_at;
+    Instant alive_at;
     Instant expires_at;
     Instant cap;
     Duration extension;

@@ -25,8 +25,11 @@ TEST(LeaseTableTest, LivesToItsDeadlineAndNoLonger) {  // L1, L3
   EXPECT_THAT(rank.sweep(at(32) - Duration{1}), IsEmpty());
   const std::vector<LeaseEnded> ended = rank.sweep(at(32));
   ASSERT_EQ(ended.size(), 1u);
-  EXPECT_EQ(ended[0],
-            (LeaseEnded{.id = LeaseId{"a"}, .end = LeaseEnd::kExpired, .held = secs(30)}));
+  EXPECT_EQ(ended[0], (LeaseEnded{.id = LeaseId{"a"},
+                                  .end = LeaseEnd::kExpired,
+                                  .held = secs(30),
+                                  .left = secs(0),
+                                  .silent = secs(30)}));
   EXPECT_EQ(rank.table.live(), 0u);
   EXPECT_EQ(rank.table.expires_at(LeaseId{"a"}), std::nullopt);
   EXPECT_THAT(rank.sweep(at(100)), IsEmpty());  // L6: reported once
@@ -50,6 +53,29 @@ TEST(LeaseTableTest, EachLeaseIsRenewedByItsOwnExtension) {  // L14
   rank.renew({"a", "b"}, at(200));
   EXPECT_EQ(rank.table.expires_at(LeaseId{"a"}), at(220));  // not swept yet: the message wins (L9)
   EXPECT_EQ(rank.table.expires_at(LeaseId{"b"}), at(520));
+}
+
+// L2, L3: an end says how much time was left, and since when nobody had asked for the lease; a
+// renewal that does not move the deadline is a sign of life, too.
+TEST(LeaseTableTest, AnEndSaysWhatWasLeftAndSinceWhenItWasSilent) {
+  TestRank rank;
+  const LeaseTimes forever{.duration = kForever, .extension = secs(20)};
+  for (const auto& [id, slot] : {std::pair{"a", 1}, {"b", 2}}) {
+    rank.grant(id, static_cast<std::uint32_t>(slot), kThirtySeconds, at(0));
+  }
+  rank.grant("c", 3, forever, at(0));
+  rank.renew({"a", "b"}, at(4));
+  rank.complete("a", 1, kReader, at(7));
+  rank.complete("c", 1, kReader, at(8));
+  rank.complete("b", 1, kReader, at(31));  // due, and not swept yet: the message wins (L9)
+  const std::vector<LeaseEnded> ended = rank.table.take_ended();
+  ASSERT_EQ(ended.size(), 3u);
+  EXPECT_EQ(ended[0].left, secs(23));
+  EXPECT_EQ(ended[0].silent, secs(3));
+  EXPECT_EQ(ended[1].left, kForever);
+  EXPECT_EQ(ended[1].silent, secs(8));
+  EXPECT_EQ(ended[2].left, secs(0));
+  EXPECT_EQ(ended[2].silent, secs(27));
 }
 
 TEST(LeaseTableTest, RenewalsAreCountedInTheEntry) {  // L22

@@ -95,6 +95,7 @@ class LonelyTransport final : public Transport {
     return nobody();
   }
   TransferState poll(TransferHandle) override { return TransferState::kError; }
+  Duration post_time(TransferHandle) const override { return {}; }
   void release(TransferHandle) override {}
   Result<void> send_notif(const AgentName&, std::span<const std::byte>) override {
     return nobody();

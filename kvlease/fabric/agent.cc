@@ -202,6 +202,11 @@ TransferState Network::Agent::poll(TransferHandle transfer) {
   return read.state;
 }
 
+Duration Network::Agent::post_time(TransferHandle transfer) const {
+  KVL_CHECK(reads_.contains(transfer), "a read of this agent that was not released");
+  return Duration::zero();
+}
+
 void Network::Agent::release(TransferHandle transfer) {
   const auto it = reads_.find(transfer);
   KVL_CHECK(it != reads_.end(), "a read is released once, by its agent");

@@ -26,6 +26,7 @@ class Network::Agent final : public Transport {
   Result<TransferHandle> post_read(DescListHandle local, DescListHandle remote,
                                    ReadIndices indices) override;
   TransferState poll(TransferHandle transfer) override;
+  Duration post_time(TransferHandle transfer) const override;
   void release(TransferHandle transfer) override;
   Result<void> send_notif(const AgentName& peer, std::span<const std::byte> payload) override;
   std::vector<Notification> take_notifs() override;

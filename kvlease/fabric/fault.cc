@@ -53,6 +53,7 @@ class FaultyTransport final : public Transport {
   Result<TransferHandle> post_read(DescListHandle local, DescListHandle remote,
                                    ReadIndices indices) override;
   TransferState poll(TransferHandle transfer) override;
+  Duration post_time(TransferHandle transfer) const override;
   void release(TransferHandle transfer) override;
   Result<void> send_notif(const AgentName& peer, std::span<const std::byte> payload) override;
   std::vector<Notification> take_notifs() override;
@@ -243,6 +244,12 @@ TransferState FaultyTransport::poll(TransferHandle transfer) {
   if (state == TransferState::kInProgress || read.hangs) return read.state;
   read.state = read.fails || is_dead(read.peer) ? TransferState::kError : state;
   return read.state;
+}
+
+Duration FaultyTransport::post_time(TransferHandle transfer) const {
+  const auto read = reads_.find(transfer);
+  KVL_CHECK(read != reads_.end(), "a read of this agent that was not released");
+  return read->second.inner ? inner_->post_time(*read->second.inner) : Duration::zero();
 }
 
 void FaultyTransport::release(TransferHandle transfer) {

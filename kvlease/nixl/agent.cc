@@ -2,6 +2,7 @@
 #include "kvlease/nixl/agent.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <deque>
 #include <map>
@@ -85,6 +86,7 @@ class Agent final : public Transport {
   Result<TransferHandle> post_read(DescListHandle local, DescListHandle remote,
                                    ReadIndices indices) override;
   TransferState poll(TransferHandle transfer) override;
+  Duration post_time(TransferHandle transfer) const override;
   void release(TransferHandle transfer) override;
   Result<void> send_notif(const AgentName& peer, std::span<const std::byte> payload) override;
   std::vector<Notification> take_notifs() override;
@@ -106,6 +108,7 @@ class Agent final : public Transport {
     std::vector<Request> posted;  // and not final
     std::deque<Request> waiting;
     bool failed = false;
+    Duration post_time{};  // of all its requests
     TransferState state = TransferState::kInProgress;
   };
 
@@ -361,7 +364,9 @@ bool Agent::post_next(Read& read) {
   read.waiting.pop_front();
   something_moved_ = true;
   // The null `opt` keeps what the request was made with.
+  const auto start = std::chrono::steady_clock::now();
   const Status status = nixl_.post_xfer_req(agent_.get(), request.get(), nullptr);
+  read.post_time += std::chrono::steady_clock::now() - start;
   if (status == Status::kInProgress) read.posted.push_back(std::move(request));
   return status == Status::kInProgress || status == Status::kSuccess;
 }
@@ -388,6 +393,12 @@ TransferState Agent::poll(TransferHandle transfer) {
   --peer->second.unfinished_reads;
   forget_if_quiet(peer);
   return read.state;
+}
+
+Duration Agent::post_time(TransferHandle transfer) const {
+  const auto found = reads_.find(transfer);
+  KVL_CHECK(found != reads_.end(), "a read of this agent that was not released");
+  return found->second.post_time;
 }
 
 void Agent::release(TransferHandle transfer) {

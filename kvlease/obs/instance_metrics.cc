@@ -23,18 +23,26 @@ const std::vector<double> kNextTokenSeconds{0.01, 0.025, 0.05, 0.075, 0.1, 0.15,
                                             0.75, 1,     2.5,  5,     7.5, 10,   20,  40,  80};
 const std::vector<double> kRequestSeconds{0.3, 0.5, 0.8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
                                           30,  40,  50,  60, 120, 240, 480, 960, 1920, 7680};
+const std::vector<double> kPostSeconds{0.001, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1,
+                                       0.2,   0.3,   0.5,  0.75,  1,    5};
 const std::vector<double> kReadSeconds{0.005, 0.01, 0.025, 0.05, 0.075, 0.1,
                                        0.2,   0.3,  0.5,   0.75, 1,     5};
 // 2^11, 2^13, … 2^33.
 const std::vector<double> kReadBytes{2048.,      8192.,      32768.,      131072.,
                                      524288.,    2097152.,   8388608.,    33554432.,
                                      134217728., 536870912., 2147483648., 8589934592.};
+const std::vector<double> kDescriptors{10,  20,   30,   50,   75,    100,   200,
+                                       400, 1000, 2000, 4000, 10000, 20000, 50000};
 // Ours: reads on loopback take less than vLLM's first bucket, leases live for seconds to minutes.
 const std::vector<double> kFineReadSeconds{0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005,
                                            0.01,   0.025,   0.05,   0.1,   0.25,   0.5,
                                            1,      2.5,     5,      10,    30,     60};
 const std::vector<double> kHeldSeconds{0.01, 0.05, 0.1, 0.25, 0.5, 1,   2.5, 5,
                                        10,   20,   30,  60,   120, 300, 600};
+const std::vector<double> kSlackSeconds{0, 0.05, 0.1, 0.25, 0.5, 1,  2, 3,
+                                        5, 10,   15,  20,   25,  30, 60};
+const std::vector<double> kLagSeconds{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
+                                      0.25,  0.5,    1,     2.5,  5,     10};
 
 constexpr LeaseEnd kLeaseEnds[] = {LeaseEnd::kCompleted, LeaseEnd::kReleased, LeaseEnd::kRecalled,
                                    LeaseEnd::kDrained, LeaseEnd::kExpired};
@@ -52,6 +60,7 @@ struct InstanceMetrics::Impl {
   explicit Impl(const InstanceMetricsOptions& options);
 
   void on_event(const Event& event);
+  void on_lease_ended(const Event& event);
   void take_snapshot(const InstanceSnapshot& snapshot);
   void add_constants(const InstanceMetricsOptions& options);
   void take_blocks(const InstanceSnapshot& snapshot);
@@ -89,6 +98,16 @@ struct InstanceMetrics::Impl {
   MetricFamily& lease_held =
       histogram("kvlease_lease_held_seconds", "How long leases lived, by how they ended.", {"end"},
                 kHeldSeconds);
+  MetricFamily& lease_slack =
+      histogram("kvlease_lease_slack_seconds",
+                "How much longer a completed lease had, by P's clock, when its last reader's "
+                "completion was counted (L3, L7).",
+                {}, kSlackSeconds);
+  MetricFamily& dead_block_seconds =
+      counter("kvlease_dead_block_seconds_total",
+              "Blocks of expired leases, each times the seconds from the lease's last renewal, or "
+              "its grant, to its end (L3).",
+              {});
   MetricFamily& oldest_lease_age = gauge("kvlease_oldest_lease_age_seconds",
                                          "Since the oldest live lease was granted; 0 without "
                                          "one (L48).",
@@ -119,6 +138,9 @@ struct InstanceMetrics::Impl {
   MetricFamily& rank_read_seconds = histogram(
       "kvlease_rank_read_seconds", "From the post of a rank's read until it was validated (H02).",
       {}, kFineReadSeconds);
+  MetricFamily& heartbeat_lag = histogram(
+      "kvlease_heartbeat_lag_seconds",
+      "How late D's heartbeats left, after they were due, by all ranks (L18).", {}, kLagSeconds);
   MetricFamily& notifs_rejected =
       counter("kvlease_notifications_rejected_total",
               "Notifications that are not of the wire's forms, by cause (L44).", {"cause"});
@@ -148,6 +170,12 @@ struct InstanceMetrics::Impl {
                 {}, kReadSeconds);
   MetricFamily& nixl_bytes = histogram("vllm:nixl_bytes_transferred",
                                        "Bytes of one validated read of one rank.", {}, kReadBytes);
+  MetricFamily& nixl_post_seconds = histogram(
+      "vllm:nixl_post_time_seconds",
+      "How long the transport took to start one validated read of one rank.", {}, kPostSeconds);
+  MetricFamily& nixl_descriptors = histogram(
+      "vllm:nixl_num_descriptors",
+      "Descriptors of one validated read of one rank, before NIXL merges any.", {}, kDescriptors);
   MetricFamily& nixl_failed_transfers =
       counter("vllm:nixl_num_failed_transfers_total",
               "Reads, handshakes and sends that failed, as vLLM adds them up.", {});
@@ -201,13 +229,18 @@ void InstanceMetrics::Impl::add_constants(const InstanceMetricsOptions& options)
 void InstanceMetrics::Impl::on_event(const Event& event) {
   switch (event.kind) {
     case EventKind::kLeaseEnded:
-      lease_held.observe(to_seconds(event.length), {event.detail});
+      on_lease_ended(event);
       return;
     case EventKind::kReadValidated:
       rank_read_bytes.add(number(event.count), {});
       rank_read_seconds.observe(to_seconds(event.length), {});
       nixl_seconds.observe(to_seconds(event.length), {});
       nixl_bytes.observe(number(event.count), {});
+      nixl_post_seconds.observe(to_seconds(event.posting), {});
+      nixl_descriptors.observe(number(event.descriptors), {});
+      return;
+    case EventKind::kHeartbeatSent:
+      heartbeat_lag.observe(to_seconds(event.length), {});
       return;
     case EventKind::kLoadFailed:  // "cause: what happened"
       load_failures.add(1, {std::string_view(event.detail).substr(0, event.detail.find(':'))});
@@ -223,7 +256,6 @@ void InstanceMetrics::Impl::on_event(const Event& event) {
     case EventKind::kHandshakeDone:
     case EventKind::kHandshakeFailed:
     case EventKind::kTrackingStarted:
-    case EventKind::kHeartbeatSent:
     case EventKind::kReadPosted:
     case EventKind::kReadRejected:
     case EventKind::kCompletionSent:
@@ -235,6 +267,17 @@ void InstanceMetrics::Impl::on_event(const Event& event) {
       return;
   }
   KVL_UNREACHABLE("every kind of event is known");
+}
+
+void InstanceMetrics::Impl::on_lease_ended(const Event& event) {
+  lease_held.observe(to_seconds(event.length), {event.detail});
+  if (event.detail == lease_end_name(LeaseEnd::kExpired)) {
+    dead_block_seconds.add(number(event.count) * to_seconds(event.silent), {});
+  }
+  // A lease that never expires has no slack to speak of.
+  if (event.detail == lease_end_name(LeaseEnd::kCompleted) && event.left != kForever) {
+    lease_slack.observe(to_seconds(event.left), {});
+  }
 }
 
 void InstanceMetrics::Impl::take_snapshot(const InstanceSnapshot& snapshot) {

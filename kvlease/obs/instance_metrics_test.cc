@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -44,7 +47,9 @@ Event ended_event(const EngineLeaseEnded& ended) {
           .lease = ended.id,
           .detail = std::string(lease_end_name(ended.end)),
           .count = ended.blocks.size(),
-          .length = ended.held};
+          .length = ended.held,
+          .left = ended.left,
+          .silent = ended.silent};
 }
 
 // L6: one expiry of an engine with eight ranks is one, and is said with its real hold.
@@ -65,13 +70,41 @@ TEST_F(InstanceMetricsTest, H01_AnExpiryIsCountedOnceAnEngine) {
   EXPECT_EQ(seen.value(R"(kvlease_lease_held_seconds_sum{end="expired"})"), 30);
 }
 
+// L3: four blocks of a decoder that died after a heartbeat lay about for 20 s, on two ranks or on
+// one; what is read in time costs nothing and had some time left, by P's clock.
+TEST_F(InstanceMetricsTest, DeadBlocksAndSlackAreMeasuredOnP) {
+  TestEngine engine(2);
+  const LeaseId dies = engine.grant("dies", 4, kThirtySeconds, at(0));
+  const LeaseId read = engine.grant("read", 7, kThirtySeconds, at(0));
+  engine.ranks[0].renew({dies.str()}, at(14));  // later ones arrive on one rank only
+  engine.ranks[0].renew({dies.str(), read.str()}, at(15));
+  engine.ranks[1].renew({dies.str(), read.str()}, at(12));
+  for (std::uint32_t rank = 0; rank < 2; ++rank) {
+    engine.ranks[rank].complete(read.str(), 1, reader_agent("D", rank), at(16));
+  }
+  for (const double second : {16.0, 32.0, 35.0}) {
+    for (const EngineLeaseEnded& ended : engine.step(at(second))) {
+      metrics.on_event(ended_event(ended));
+    }
+  }
+  metrics.on_event({.kind = EventKind::kLeaseEnded, .detail = "completed", .left = kForever});
+  const Scrape seen = scrape(snapshot_of(engine, at(35)));
+  EXPECT_EQ(seen.value(R"(kvlease_leases_ended_total{end="expired"})"), 1);
+  EXPECT_EQ(seen.value("kvlease_dead_block_seconds_total"), 4 * 17);  // rank 1 ended it at 32
+  EXPECT_EQ(seen.value("kvlease_lease_slack_seconds_count"), 1);      // not the one without an end
+  EXPECT_EQ(seen.value("kvlease_lease_slack_seconds_sum"), 16);       // rank 1: 12 + 20 - 16
+}
+
 // Four ranks, each 10 MB in 10 ms: what is a rank's is called so, and the ranks are there to
 // multiply by.
 TEST_F(InstanceMetricsTest, H02_NumbersOfRanksAreLabelledSo) {
   InstanceSnapshot snapshot;
   for (int rank = 0; rank < 4; ++rank) {
-    metrics.on_event(
-        {.kind = EventKind::kReadValidated, .count = 10'000'000, .length = milliseconds(10)});
+    metrics.on_event({.kind = EventKind::kReadValidated,
+                      .count = 10'000'000,
+                      .length = milliseconds(10),
+                      .posting = milliseconds(2),
+                      .descriptors = 20});
     snapshot.counters.add(Counter::kReadsPosted);
     snapshot.counters.add(Counter::kReadsValidated);
   }
@@ -85,6 +118,41 @@ TEST_F(InstanceMetricsTest, H02_NumbersOfRanksAreLabelledSo) {
   EXPECT_EQ(seen.value("vllm:nixl_xfer_time_seconds_count"), 4);
   EXPECT_EQ(seen.value(R"(vllm:nixl_bytes_transferred_bucket{le="8388608"})"), 0);
   EXPECT_EQ(seen.value(R"(vllm:nixl_bytes_transferred_bucket{le="33554432"})"), 4);
+  EXPECT_EQ(seen.value(R"(vllm:nixl_post_time_seconds_bucket{le="0.001"})"), 0);
+  EXPECT_EQ(seen.value(R"(vllm:nixl_post_time_seconds_bucket{le="0.005"})"), 4);
+  EXPECT_EQ(seen.value(R"(vllm:nixl_num_descriptors_bucket{le="10"})"), 0);
+  EXPECT_EQ(seen.value(R"(vllm:nixl_num_descriptors_bucket{le="20"})"), 4);
+}
+
+// The bounds of a histogram's buckets as they are scraped, for dashboards made for vLLM.
+TEST_F(InstanceMetricsTest, NixlsBucketsAreVllms) {
+  const Scrape seen = scrape({});
+  const auto bounds = [&](const std::string& family) {
+    std::set<double> found;
+    const std::string head = family + R"(_bucket{le=")";
+    for (const auto& [series, _] : seen.values) {
+      if (series.starts_with(head)) found.insert(std::stod(series.substr(head.size())));
+    }
+    found.erase(std::numeric_limits<double>::infinity());
+    return found;
+  };
+  std::set<double> seconds{0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 5};
+  EXPECT_EQ(bounds("vllm:nixl_xfer_time_seconds"), seconds);
+  seconds.insert(0.001);
+  EXPECT_EQ(bounds("vllm:nixl_post_time_seconds"), seconds);
+  std::set<double> bytes;
+  for (int power = 11; power <= 33; power += 2) bytes.insert(std::exp2(power));
+  EXPECT_EQ(bounds("vllm:nixl_bytes_transferred"), bytes);
+  EXPECT_EQ(bounds("vllm:nixl_num_descriptors"),
+            (std::set<double>{10, 20, 30, 50, 75, 100, 200, 400, 1e3, 2e3, 4e3, 1e4, 2e4, 5e4}));
+}
+
+TEST_F(InstanceMetricsTest, HeartbeatsSayHowLateTheyWere) {
+  metrics.on_event({.kind = EventKind::kHeartbeatSent, .count = 3});
+  metrics.on_event({.kind = EventKind::kHeartbeatSent, .count = 3, .length = milliseconds(30)});
+  const Scrape seen = scrape({});
+  EXPECT_EQ(seen.value(R"(kvlease_heartbeat_lag_seconds_bucket{le="0.025"})"), 1);
+  EXPECT_EQ(seen.value(R"(kvlease_heartbeat_lag_seconds_bucket{le="0.05"})"), 2);
 }
 
 // Four requests of 400 tokens, 25 blocks each: 4, 3, 0, 0 of them are live, as a recount says.

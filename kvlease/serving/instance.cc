@@ -496,6 +496,10 @@ void Instance::publish(const Event& event) {
   if (!event.detail.empty()) json.string("detail", event.detail);
   json.integer("count", event.count);
   json.number("length_s", to_seconds(event.length));
+  if (event.kind == EventKind::kLeaseEnded) {
+    if (event.left != kForever) json.number("left_s", to_seconds(event.left));
+    json.number("silent_s", to_seconds(event.silent));
+  }
   options_.on_event(json.take());
 }
 

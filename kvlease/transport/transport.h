@@ -89,6 +89,11 @@ class Transport {
   // Requires: a handle of this agent that was not released.
   virtual TransferState poll(TransferHandle transfer) = 0;
 
+  // How long post_read() took to start a read, on the transport's own clock; 0 in virtual time.
+  // What it starts later by itself counts, too. Requires: a handle of this agent that was not
+  // released.
+  virtual Duration post_time(TransferHandle transfer) const = 0;
+
   // Gives a read back. Requires: poll() returned a final state for it (there is no cancel: a read
   // that is not final may still write, so it is kept and polled; L26).
   virtual void release(TransferHandle transfer) = 0;
