@@ -112,7 +112,7 @@ class Leases {
       now_ += milliseconds(1);
       for (const Bytes& heartbeat : heartbeats_) {
         const ParsedNotif parsed = parse_notif(heartbeat, heartbeat.size());
-        table_.renew(std::get<HeartbeatNotif>(parsed).ids, now_);
+        table_.renew(std::get<HeartbeatNotif>(parsed).ids, reader_, now_);
       }
     }
     KVL_CHECK(table_.counters().value(Counter::kHeartbeatUnknown) == 0, "every id is live");
@@ -122,13 +122,12 @@ class Leases {
   void grant_and_free(std::size_t times) {
     const LeaseId id = lease_id(0);
     const Bytes message = encode_completion(id, 1);
-    const AgentName reader("decoder/0/00000000000000aa.0");
     for (std::size_t i = 0; i < times; ++i) {
       table_.grant(make_grant(entries_, id, slot(memory_.size() - 1)), now_);
       const ParsedNotif parsed = parse_notif(message, message.size());
       const auto& completion = std::get<CompletionNotif>(parsed);
       table_.complete({.id = completion.id, .readers_expected = completion.readers_expected},
-                      reader, now_);
+                      reader_, now_);
       KVL_CHECK(table_.take_ended().size() == 1, "its reader ended it");
     }
   }
@@ -138,6 +137,7 @@ class Leases {
   LeaseEntries entries_;
   LeaseTable table_;
   std::vector<Bytes> heartbeats_;
+  const AgentName reader_ = AgentName("decoder/0/00000000000000aa.0");
   Instant now_ = kTimeZero + seconds(15);
 };
 

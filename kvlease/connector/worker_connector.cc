@@ -332,7 +332,7 @@ void WorkerConnector::drain_notifs(Instant now) {
     const ParsedNotif parsed = parse_notif(notif.payload, kNotifReceiveBytesMax);
     if (const auto* heartbeat = std::get_if<HeartbeatNotif>(&parsed)) {
       output_.counters.add(Counter::kNotifEmptyId, heartbeat->empty_pieces);
-      leases_.renew(heartbeat->ids, now);
+      leases_.renew(heartbeat->ids, notif.sender, now);
       const auto sender = parse_agent_name(notif.sender.str());
       emit({.kind = EventKind::kLeasesRenewed,
             .peer = std::string(sender ? sender->engine_id : notif.sender.str()),

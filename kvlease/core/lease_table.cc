@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <deque>
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
@@ -79,6 +81,42 @@ ReaderName reader_name(const AgentName& agent) {
           .reader = std::to_string(parts->rank.value())};
 }
 
+// Readers by number, so that a renewal notes its own in the record that it writes anyway. The name
+// that was given a number first gives way to a new one (L43).
+class ReaderNames {
+ public:
+  using Number = std::uint32_t;
+  static constexpr Number kNobody = 0;
+
+  Number number(const AgentName& agent) {
+    const std::optional<AgentNameParts> parts = parse_agent_name(agent.str());
+    const std::string_view name = parts ? parts->engine_id : agent.str();
+    if (const auto it = numbers_.find(name); it != numbers_.end()) return it->second;
+    if (names_.size() == kNamesMax) {
+      numbers_.erase(names_.front());
+      names_.pop_front();
+    }
+    if (++last_ == kNobody) ++last_;
+    names_.emplace_back(name);
+    numbers_.emplace(name, last_);
+    return last_;
+  }
+
+  // Empty for nobody, and for who has given way.
+  std::string name(Number number) const {
+    const Number since = last_ - number;
+    if (number == kNobody || since >= names_.size()) return {};
+    return names_[names_.size() - 1 - since];
+  }
+
+ private:
+  static constexpr std::size_t kNamesMax = 1024;
+
+  std::deque<std::string> names_;  // the one with number last_ at the end
+  std::map<std::string, Number, std::less<>> numbers_;
+  Number last_ = kNobody;
+};
+
 struct ReaderGroup {
   std::string engine_id;
   Incarnation incarnation;
@@ -105,7 +143,8 @@ struct alignas(64) Record {
   std::uint32_t id_length = 0;
   const LeaseId* id = nullptr;  // of the details
   LeaseState state = LeaseState::kFree;
-  std::array<char, 79> id_head{};  // of most ids the whole
+  ReaderNames::Number reader = ReaderNames::kNobody;  // live
+  std::array<char, 72> id_head{};                     // of most ids the whole
 };
 static_assert(sizeof(Record) == 128);
 
@@ -184,12 +223,13 @@ class LeaseTable::Impl {
     }
   }
 
-  void renew(std::span<const std::string_view> ids, Instant now) {
+  void renew(std::span<const std::string_view> ids, const AgentName* sender, Instant now) {
+    const auto reader = sender == nullptr ? ReaderNames::kNobody : readers_.number(*sender);
     counters_.add(Counter::kHeartbeatsReceived);
     for (; ids.size() > kRenewalsAhead; ids = ids.subspan(kRenewalsAhead)) {
-      renew_some(ids.first(kRenewalsAhead), now);
+      renew_some(ids.first(kRenewalsAhead), reader, now);
     }
-    renew_some(ids, now);
+    renew_some(ids, reader, now);
   }
 
   void complete(const Completion& completion, const AgentName& sender, Instant now) {
@@ -201,6 +241,8 @@ class LeaseTable::Impl {
       keep_early(*number, completion, sender, now);
     } else if (count_report(details(*number).groups, completion, sender)) {
       end_copy(*number, LeaseEnd::kCompleted, /*slot_mismatch=*/false, now);
+    } else {
+      record(*number).reader = readers_.number(sender);
     }
   }
 
@@ -229,6 +271,13 @@ class LeaseTable::Impl {
     const std::optional<RecordNumber> number = find(id.str());
     if (!number || record(*number).state != LeaseState::kLive) return std::nullopt;
     return record(*number).deadline;
+  }
+
+  std::optional<LeaseStatus> status(const LeaseId& id) const {
+    const std::optional<RecordNumber> number = find(id.str());
+    if (!number || record(*number).state != LeaseState::kLive) return std::nullopt;
+    const Record& lease = record(*number);
+    return LeaseStatus{.expires_at = lease.deadline, .reader = readers_.name(lease.reader)};
   }
 
   Instant next_deadline() const { return bounds_.earliest(); }
@@ -261,7 +310,7 @@ class LeaseTable::Impl {
   }
 
   // Requires: at most kRenewalsAhead ids.
-  void renew_some(std::span<const std::string_view> ids, Instant now) {
+  void renew_some(std::span<const std::string_view> ids, ReaderNames::Number reader, Instant now) {
     std::array<std::uint64_t, kRenewalsAhead> hashes{};
     for (std::size_t i = 0; i < ids.size(); ++i) {
       hashes[i] = LeaseIndex::hash(ids[i]);
@@ -297,6 +346,7 @@ class LeaseTable::Impl {
       lease->deadline = std::max(lease->deadline, earlier(until, lease->expires_at_max));
       lease->alive_at = now;
       entries_.renew(lease->slot);  // L22
+      if (reader != ReaderNames::kNobody) lease->reader = reader;
       ++renewed;
     }
     counters_.add(Counter::kLeasesRenewed, renewed);
@@ -427,6 +477,7 @@ class LeaseTable::Impl {
   std::vector<RecordNumber> free_;
   LeaseIndex index_;
   DeadlineBounds bounds_;
+  ReaderNames readers_;
   std::vector<LeaseEnded> ended_;
   Counters counters_;
   std::size_t live_ = 0;
@@ -443,7 +494,11 @@ void LeaseTable::admit(const LeaseId& id) { impl_->admit(id); }
 void LeaseTable::forget(const LeaseId& id) { impl_->forget(id); }
 void LeaseTable::grant(const LeaseGrant& grant, Instant now) { impl_->grant(grant, now); }
 void LeaseTable::renew(std::span<const std::string_view> ids, Instant now) {
-  impl_->renew(ids, now);
+  impl_->renew(ids, nullptr, now);
+}
+void LeaseTable::renew(std::span<const std::string_view> ids, const AgentName& sender,
+                       Instant now) {
+  impl_->renew(ids, &sender, now);
 }
 void LeaseTable::complete(const Completion& completion, const AgentName& sender, Instant now) {
   impl_->complete(completion, sender, now);
@@ -457,6 +512,7 @@ std::size_t LeaseTable::in_batch() const { return impl_->in_batch(); }
 std::optional<Instant> LeaseTable::expires_at(const LeaseId& id) const {
   return impl_->expires_at(id);
 }
+std::optional<LeaseStatus> LeaseTable::status(const LeaseId& id) const { return impl_->status(id); }
 const Counters& LeaseTable::counters() const { return impl_->counters(); }
 std::uint64_t LeaseTable::records_scanned() const { return impl_->records_scanned(); }
 

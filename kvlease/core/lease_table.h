@@ -15,6 +15,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -37,6 +38,15 @@ struct LeaseTableLimits {
 struct Completion {
   std::string_view id;
   std::uint32_t readers_expected = 1;  // n, 1 … 1024
+};
+
+// What a rank knows of one live lease, for people who look (L48).
+struct LeaseStatus {
+  Instant expires_at;
+  // The engine that renewed or reported last, or an agent's whole name that is not of our form;
+  // empty: nobody yet.
+  std::string reader;
+  bool operator==(const LeaseStatus&) const = default;
 };
 
 class LeaseTable {
@@ -65,6 +75,8 @@ class LeaseTable {
   // shortened (L2, L14); counts in its entry (L22). Unknown ids are counted and change nothing
   // (L5). One call is one heartbeat message. O(ids).
   void renew(std::span<const std::string_view> ids, Instant now);
+  // The same for a heartbeat whose sender is known: the leases' readers are seen in status().
+  void renew(std::span<const std::string_view> ids, const AgentName& sender, Instant now);
 
   // Counts one report of `sender`, grouped by reader; ends the lease as `completed` when one group
   // is full (L7). Kept when the id is in batch (L8). Unknown ids are counted (L5).
@@ -88,6 +100,8 @@ class LeaseTable {
   std::size_t live() const;
   std::size_t in_batch() const;
   std::optional<Instant> expires_at(const LeaseId& id) const;
+  // nullopt: not live here.
+  std::optional<LeaseStatus> status(const LeaseId& id) const;
   const Counters& counters() const;
 
   // Records that sweeps have looked at since the start: their work, free of any clock.

@@ -91,6 +91,45 @@ TEST(LeaseTableTest, RenewalsAreCountedInTheEntry) {  // L22
   EXPECT_EQ(rank.entries.renewals(SlotId{3}), 0u);
 }
 
+TEST(LeaseTableTest, TellsWhoReadsALease) {  // L48
+  TestRank rank;
+  const auto reader = [&](const char* id) { return rank.table.status(LeaseId{id})->reader; };
+  rank.grant("a", 1, kThirtySeconds, at(0));
+  rank.grant("b", 2, kThirtySeconds, at(0));
+  EXPECT_EQ(rank.table.status(LeaseId{"a"}), (LeaseStatus{.expires_at = at(30), .reader = ""}));
+  rank.table.renew(std::vector<std::string_view>{"a"}, kReader, at(20));
+  EXPECT_EQ(rank.table.status(LeaseId{"a"}), (LeaseStatus{.expires_at = at(40), .reader = "dec"}));
+  EXPECT_EQ(reader("b"), "");
+  rank.renew({"a", "b"}, at(21));  // by HTTP: nobody's
+  EXPECT_EQ(reader("a"), "dec");
+  EXPECT_EQ(reader("b"), "");
+  rank.complete("b", 2, AgentName("some-uuid"), at(22));  // one of two, with a foreign name (L28)
+  EXPECT_EQ(reader("b"), "some-uuid");
+  rank.table.renew(std::vector<std::string_view>{"b"}, reader_agent("other", 3), at(23));
+  EXPECT_EQ(reader("b"), "other");
+  rank.complete("a", 1, kReader, at(24));
+  EXPECT_EQ(rank.table.status(LeaseId{"a"}), std::nullopt);
+  rank.grant("a2", 1, kThirtySeconds, at(25));  // the record's next use
+  EXPECT_EQ(reader("a2"), "");
+}
+
+TEST(LeaseTableTest, OfReadersWithoutEndTheOldestNamesGiveWay) {  // L43
+  TestRank rank;
+  rank.grant("a", 1, kThirtySeconds, at(0));
+  rank.grant("b", 2, kThirtySeconds, at(0));
+  const std::vector<std::string_view> a{"a"};
+  rank.table.renew(a, reader_agent("first", 0), at(1));
+  for (int i = 1; i < 1024; ++i) {
+    rank.table.renew(std::vector<std::string_view>{"b"}, reader_agent(std::to_string(i), 0), at(1));
+  }
+  EXPECT_EQ(rank.table.status(LeaseId{"a"})->reader, "first");
+  rank.table.renew(std::vector<std::string_view>{"b"}, reader_agent("one more", 0), at(1));
+  EXPECT_EQ(rank.table.status(LeaseId{"a"})->reader, "");
+  EXPECT_EQ(rank.table.status(LeaseId{"b"})->reader, "one more");
+  rank.table.renew(a, reader_agent("first", 0), at(2));
+  EXPECT_EQ(rank.table.status(LeaseId{"a"})->reader, "first");
+}
+
 TEST(LeaseTableTest, OnlyAGrantCreatesALease) {  // L5
   TestRank rank;
   rank.renew({"x", "y"}, at(0));

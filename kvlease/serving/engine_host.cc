@@ -145,6 +145,18 @@ Result<void> EngineHost::start_rank(Rank rank, const EngineFacts& facts) {
   return parts.worker->register_kv_caches();
 }
 
+std::optional<LeaseStatus> EngineHost::lease_status(const LeaseId& lease) const {
+  std::optional<LeaseStatus> merged;
+  for (const RankParts& rank : ranks_) {
+    std::optional<LeaseStatus> status = rank.worker->leases().status(lease);
+    if (!status) continue;
+    if (!merged) merged = LeaseStatus{.expires_at = kNever, .reader = {}};
+    merged->expires_at = earlier(merged->expires_at, status->expires_at);
+    if (merged->reader.empty()) merged->reader = std::move(status->reader);
+  }
+  return merged;
+}
+
 Instant EngineHost::turn(Instant now) {
   const Instant next = core_->turn(now);
   for (RequestOutput& output : core_->take_outputs()) sinks_.on_output(std::move(output));

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -63,6 +64,10 @@ class EngineHost {
   EngineCore& core() { return *core_; }
   const EngineCore& core() const { return *core_; }
   const EngineHostOptions& options() const { return options_; }
+
+  // What the ranks know of a live lease: its earliest deadline and a reader. nullopt: no rank has
+  // it yet, or any more.
+  std::optional<LeaseStatus> lease_status(const LeaseId& lease) const;
 
   // One turn of the engine; hands out outputs and events, starts handshakes. Returns when the next
   // is due.

@@ -1,4 +1,5 @@
-// Implements instance.h: the routes, and how an output becomes an answer.
+// Implements instance.h: the routes, and how an output becomes an answer. Those who watch get
+// theirs in instance_view.cc.
 #include "kvlease/serving/instance.h"
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include "kvlease/runtime/wall_clock.h"
 #include "kvlease/serving/access.h"
 #include "kvlease/serving/answers.h"
+#include "kvlease/serving/view_json.h"
 #include "kvlease/wire/json_fields.h"
 
 namespace kvlease {
@@ -19,6 +21,7 @@ constexpr Duration kCutGrace = std::chrono::seconds{1};
 
 constexpr Duration kRetryAfter = std::chrono::seconds{1};  // as every 503 says
 
+constexpr std::string_view kReady = "ready";
 constexpr std::string_view kLeasePrefix = "/kvlease/v1/leases/";
 
 // Of one call to renew or to release (L43).
@@ -33,51 +36,6 @@ Result<void> check_content_type(const HttpRequest& request) {
   if (essence == "application/json" || essence == "application/x-www-form-urlencoded") return {};
   return error(ErrorCode::kInvalidArgument,
                "Content-Type is " + std::string(type) + "; allowed: application/json");
-}
-
-std::string block_counts_json(const BlockCounts& blocks) {
-  JsonWriter json;
-  json.integer("free", blocks.free);
-  json.integer("cached", blocks.cached);
-  json.integer("in_use", blocks.in_use);
-  json.integer("running", blocks.running);
-  json.integer("leased", blocks.leased);
-  json.integer("quarantined", blocks.quarantined);
-  return json.take();
-}
-
-std::string ledger_json(const LeaseLedger& ledger) {
-  JsonWriter ended;
-  for (int end = 0; end < kLeaseEndCount; ++end) {
-    ended.integer(lease_end_name(static_cast<LeaseEnd>(end)),
-                  ledger.ended[static_cast<std::size_t>(end)]);
-  }
-  JsonWriter json;
-  json.integer("granted", ledger.granted);
-  json.integer("live", ledger.live);
-  json.json("ended", ended.take());
-  json.boolean("balanced", ledger.balanced());
-  return json.take();
-}
-
-std::string counters_json(const Counters& counters) {
-  JsonWriter json;
-  for (std::size_t i = 0; i < kCounterCount; ++i) {
-    const auto counter = static_cast<Counter>(i);
-    json.integer(counter_name(counter), counters.value(counter));
-  }
-  return json.take();
-}
-
-std::string lease_json(const LeaseId& id, const EngineLeases::LiveLease& lease, bool is_hold,
-                       Instant now) {
-  JsonWriter json;
-  json.string("id", id.str());
-  json.integer("slot", lease.slot.value());
-  json.integer("blocks", lease.blocks.size());
-  json.number("age_s", to_seconds(now - lease.granted_at));
-  if (is_hold) json.boolean("hold", true);
-  return json.take();
 }
 
 // The `request_ids` of a call to renew or to release, each once.
@@ -172,7 +130,8 @@ const Instance::Route Instance::kRoutes[] = {
     {"POST", "/v1/completions", &Instance::complete_text},
     {"POST", "/v1/chat/completions", &Instance::complete_chat},
     {"POST", kHandshakePath, &Instance::handshake},
-    {"GET", "/kvlease/v1/leases", &Instance::list_leases},
+    {"GET", kLeasesPath, &Instance::list_leases},
+    {"GET", kEventsPath, &Instance::list_events},
     {"POST", "/kvlease/v1/leases/renew", &Instance::renew_leases},
     {"POST", "/kvlease/v1/leases/release", &Instance::release_leases},
     {"DELETE", kLeasePrefix, &Instance::release_lease},
@@ -202,28 +161,29 @@ void Instance::health(const HttpRequest&, HttpResponder responder) {
   responder.respond(health_response(draining_until_.has_value()));
 }
 
-// Whether the next request would be taken, and the numbers that say why not. A refusal of a
-// lease counts for as long as its Retry-After says.
+// Whether the next request would be taken, in a word. A refusal of a lease counts for as long as
+// its Retry-After says.
+std::string_view Instance::status(const EngineStats& stats) const {
+  const std::size_t waiting = stats.waiting + stats.waiting_for_remote_kvs + stats.loaded;
+  if (draining_until_) return "draining";
+  if (waiting >= engine_->options().scheduler.max_num_waiting) return "queue full";
+  if (loop_.now() < not_ready_until_) return "budget of leased blocks full";
+  return kReady;
+}
+
+// The status, and the numbers that say why.
 void Instance::ready(const HttpRequest&, HttpResponder responder) {
   const EngineCore& core = engine_->core();
   const EngineStats stats = core.stats();
-  const auto& options = engine_->options();
   const auto budget = static_cast<std::size_t>(core.connector().config().lease_max_blocks_fraction *
                                                static_cast<double>(core.pool().size()));
-  const std::size_t waiting = stats.waiting + stats.waiting_for_remote_kvs + stats.loaded;
-  const bool queue_full = waiting >= options.scheduler.max_num_waiting;
-  const bool budget_full = loop_.now() < not_ready_until_;
-  const bool is_ready = !draining_until_ && !queue_full && !budget_full;
   JsonWriter json;
-  json.string("status", draining_until_ ? "draining"
-                        : queue_full    ? "queue full"
-                        : budget_full   ? "budget of leased blocks full"
-                                        : "ready");
-  json.integer("waiting", waiting);
-  json.integer("max_num_waiting", options.scheduler.max_num_waiting);
+  json.string("status", status(stats));
+  json.integer("waiting", stats.waiting + stats.waiting_for_remote_kvs + stats.loaded);
+  json.integer("max_num_waiting", engine_->options().scheduler.max_num_waiting);
   json.integer("blocks_leased", stats.blocks.leased);
   json.integer("blocks_leased_max", budget);
-  responder.respond(ready_response(is_ready, json.take()));
+  responder.respond(ready_response(status(stats) == kReady, json.take()));
 }
 
 void Instance::metrics(const HttpRequest&, HttpResponder responder) {
@@ -430,23 +390,6 @@ void Instance::handshake(const HttpRequest& request, HttpResponder responder) {
   responder.respond(good ? json_response(200, to_json(reply)) : error_response(good.error()));
 }
 
-void Instance::list_leases(const HttpRequest&, HttpResponder responder) {
-  const EngineCore& core = engine_->core();
-  const Instant now = loop_.now();
-  const auto& leases = core.connector().leases();
-  JsonWriter json;
-  json.json("leases", json_array_of(leases.live_leases(), [&](const auto& entry) {
-              return lease_json(entry.first, entry.second, core.connector().is_hold(entry.first),
-                                now);
-            }));
-  if (leases.live() > 0)
-    json.number("oldest_age_s", to_seconds(now - leases.oldest_grant()));  // L48
-  json.json("ledger", ledger_json(leases.ledger()));
-  json.json("blocks", block_counts_json(core.stats().blocks));
-  json.json("counters", counters_json(core.connector().counters()));
-  responder.respond(json_response(200, json.take()));
-}
-
 void Instance::renew_leases(const HttpRequest& request, HttpResponder responder) {
   std::optional<Error> problem;
   const std::vector<LeaseId> ids = parse_request_ids(request.body, problem);
@@ -485,6 +428,7 @@ void Instance::warn(const Event& event) {
 
 void Instance::publish(const Event& event) {
   metrics_->on_event(event);
+  events_.add(event, loop_.now());
   warn(event);
   if (!options_.on_event) return;
   JsonWriter json;

@@ -8,14 +8,19 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "kvlease/base/result.h"
 #include "kvlease/base/time.h"
+#include "kvlease/obs/cluster_view.h"
+#include "kvlease/obs/event_ring.h"
 #include "kvlease/obs/instance_metrics.h"
 #include "kvlease/runtime/http_server.h"
 #include "kvlease/serving/completions_api.h"
 #include "kvlease/serving/engine_host.h"
 #include "kvlease/serving/rare_warnings.h"
+#include "kvlease/serving/view_json.h"
 
 namespace kvlease {
 
@@ -88,10 +93,10 @@ class Instance {
   Result<void> check_model(const std::string& model) const;
   Result<void> check_role(const std::optional<KvTransferParams>& params) const;
   void handshake(const HttpRequest& request, HttpResponder responder);
-  void list_leases(const HttpRequest& request, HttpResponder responder);
   void renew_leases(const HttpRequest& request, HttpResponder responder);
   void release_leases(const HttpRequest& request, HttpResponder responder);
   void release_lease(const HttpRequest& request, HttpResponder responder);
+  std::string_view status(const EngineStats& stats) const;
   void on_output(RequestOutput output);
   void note_tokens(Pending& pending, const RequestOutput& output);
   void stream(Pending& pending, const RequestOutput& output);
@@ -99,6 +104,11 @@ class Instance {
   void release_if_unwritten(Pending& pending);
   void publish(const Event& event);
   void warn(const Event& event);
+
+  // instance_view.cc
+  std::vector<LeaseView> oldest_leases(Instant now) const;
+  void list_leases(const HttpRequest& request, HttpResponder responder);
+  void list_events(const HttpRequest& request, HttpResponder responder);
 
   EventLoop& loop_;
   InstanceOptions options_;
@@ -109,6 +119,7 @@ class Instance {
   std::uint64_t next_completion_ = 1;
   std::int64_t started_seconds_;  // of the Unix epoch
   RareWarnings warnings_;
+  EventRing events_{kEventsKept};
   Instant not_ready_until_ = kTimeZero;  // after the refusal of a lease (L43)
   std::optional<Instant> draining_until_;
   std::size_t cut_leases_ = 0;

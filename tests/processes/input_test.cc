@@ -126,6 +126,7 @@ std::vector<Row> other_rows() {
   odd_tp.tp_size = 3;
   const std::string handshake = "/kvlease/v1/handshake";
   const std::string leases = "/kvlease/v1/leases";
+  const std::string events = "/kvlease/v1/events";
   return {
       {"GET", "/nowhere", "", 404, "no such route: GET /nowhere"},
       {"GET", "/v1/completions", "", 405, "POST"},
@@ -144,6 +145,12 @@ std::vector<Row> other_rows() {
       {"DELETE", leases + "/nobody", "", 404, "not found"},
       {"DELETE", leases + "/nobody", "", 401, "X-Kvlease-Peer-Key", ""},  // L51
       {"GET", leases, "", 401, "X-Kvlease-Peer-Key", "the-peer-kez"},
+      {"GET", events, "", 401, "X-Kvlease-Peer-Key", ""},
+      {"POST", events, "", 405, "GET"},
+      {"GET", events + "?after=-1", "", 400, "after=-1"},
+      {"GET", events + "?after=18446744073709551616", "", 400, "after=N"},
+      {"GET", events + "?after=%3Cscript%3E&x=", "", 400, "after=N"},
+      {"GET", events + "?after=18446744073709551615", "", 200, R"("missed":0,"events":[]})"},
       {"POST", handshake, to_json(good_handshake()), 401, "X-Kvlease-Peer-Key", ""},
       {"POST", handshake, "", 400, "JSON"},
       {"POST", handshake, R"({"protocol":{"min":1,"max":1}})", 400, "engine_id"},
