@@ -56,7 +56,7 @@ def check_options(path: pathlib.Path, text: str):
     for name, default in rows:
         if f"| `{name}` | {default} |" not in text:
             yield f"has no row for {name} with its default, {default}"
-    for source in ("serve.cc", "route.cc", "access_flags.cc"):
+    for source in ("serve.cc", "route.cc", "top.cc", "access_flags.cc"):
         flags = (ROOT / "kvlease/cli" / source)
         for flag in re.findall(r'"(--[a-z-]+)"', flags.read_text() if flags.exists() else ""):
             if f"`{flag}`" not in text:

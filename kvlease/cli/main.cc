@@ -19,6 +19,7 @@ struct Command {
 constexpr Command kCommands[] = {
     {"serve", kvlease::run_serve, "run one prefill or decode instance"},
     {"route", kvlease::run_route, "run the routing proxy before prefill and decode instances"},
+    {"top", kvlease::run_top, "show running instances, their leases and events"},
     {"demo", kvlease::run_demo, "show a hand-off at work: real processes over real NIXL"},
 };
 

@@ -2,6 +2,7 @@
 #include "kvlease/obs/event_ring.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "kvlease/base/check.h"
 #include "kvlease/obs/printable.h"
@@ -21,15 +22,12 @@ EventRing::EventRing(std::size_t events_max) : events_max_(events_max) {
 void EventRing::add(const Event& event, Instant now) {
   if (events_.size() == events_max_) events_.pop_front();
   const auto shown = [](const std::string& text) { return printable(text, kTextBytesMax); };
-  events_.push_back({.number = ++last_,
-                     .at = now,
-                     .event = {.kind = event.kind,
-                               .request = RequestId(shown(event.request.str())),
-                               .lease = LeaseId(shown(event.lease.str())),
-                               .peer = shown(event.peer),
-                               .detail = shown(event.detail),
-                               .count = event.count,
-                               .length = event.length}});
+  Event kept = event;
+  kept.request = RequestId(shown(event.request.str()));
+  kept.lease = LeaseId(shown(event.lease.str()));
+  kept.peer = shown(event.peer);
+  kept.detail = shown(event.detail);
+  events_.push_back({.number = ++last_, .at = now, .event = std::move(kept)});
 }
 
 EventRing::Answer EventRing::after(std::uint64_t number) const {
