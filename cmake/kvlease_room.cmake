@@ -133,7 +133,9 @@ function(kvlease_cross_tests folder)
                                        ${PROJECT_SOURCE_DIR}/kvlease/wire/proxy_testing.cc)
           continue()
         endif()
-        kvlease_test_program(${name}_tests SOURCES ${sources}
+        kvlease_test_program(${name}_tests
+                             SOURCES ${sources}
+                                     ${PROJECT_SOURCE_DIR}/kvlease/runtime/socket_testing.cc
                              LINK kvlease_serving kvlease_synthetic kvlease_fabric kvlease_nixl
                              Boost::json PkgConfig::SODIUM Threads::Threads)
         if(TARGET kvlease)

@@ -15,6 +15,7 @@
 #include "kvlease/cli/validators.h"
 #include "kvlease/runtime/log.h"
 #include "kvlease/runtime/loop.h"
+#include "kvlease/runtime/process.h"
 #include "kvlease/runtime/random.h"
 #include "kvlease/serving/access.h"
 #include "kvlease/serving/proxy.h"
@@ -134,6 +135,7 @@ int route(ProxyOptions options, bool log_events) {
   EventLines events(logger);
   options.on_warning = [&](const std::string& text) { logger.warning(text); };
   if (log_events) options.on_event = [&](std::string_view line) { events.write(line); };
+  raise_open_files_max();
   std::signal(SIGPIPE, SIG_IGN);  // whoever reads our events may go away
   EventLoop loop;
   const std::string host = options.host;

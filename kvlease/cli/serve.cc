@@ -20,6 +20,7 @@
 #include "kvlease/cli/validators.h"
 #include "kvlease/runtime/log.h"
 #include "kvlease/runtime/loop.h"
+#include "kvlease/runtime/process.h"
 #include "kvlease/serving/access.h"
 #include "kvlease/serving/instance.h"
 #include "kvlease/synthetic/tokenizer.h"
@@ -195,6 +196,7 @@ int serve(InstanceOptions options, bool log_events) {
   }
   Instance& running = **instance;
   logger.info(
+  raise_open_files_max();
       "kv_load_failure_policy is " +
       std::string(load_failure_policy_name(running.lease_config().load_failure_policy)));  // F04
   run_server(loop, running, host, running.engine_id().str(), logger);

@@ -1,10 +1,12 @@
 // The HTTP server: accepts connections within its limit, and hands answers to their sessions.
 #include "kvlease/runtime/http_server.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "kvlease/base/check.h"
 #include "kvlease/runtime/http_server_impl.h"
+#include "kvlease/runtime/process.h"
 
 namespace kvlease {
 namespace {
@@ -16,8 +18,24 @@ using boost::system::error_code;
 constexpr std::size_t kRefusalsMax = 64;
 // After a failed accept (no file descriptors left): when to try again.
 constexpr std::chrono::milliseconds kAcceptRetryTime{100};
+// Among how many idle connections one is looked for whose client is not sending just now.
+constexpr int kIdleLookedAt = 16;
+
+HttpServerOptions with_descriptors_left(HttpServerOptions options) {
+  options.connections_max =
+      std::clamp<std::size_t>(open_files_max() / 2, 1, options.connections_max);
+  return options;
+}
 
 }  // namespace
+
+HttpResponse plain_refusal(int status, std::string_view message) {
+  HttpResponse response{.status = status,
+                        .headers = {{"Content-Type", "text/plain"}},
+                        .body = std::string(message) + "\n"};
+  if (status == 503) response.headers.add("Retry-After", "1");
+  return response;
+}
 
 Result<void> HttpServer::Impl::listen() {
   error_code failure;
@@ -50,6 +68,7 @@ void HttpServer::Impl::accept() {
       if (self->acceptor_.is_open()) self->accept();
       return;
     }
+    self->evict_idle();
     self->retry_timer_.expires_after(kAcceptRetryTime);
     self->retry_timer_.async_wait([weak](error_code cancelled) {
       const auto still = weak.lock();
@@ -59,14 +78,28 @@ void HttpServer::Impl::accept() {
 }
 
 void HttpServer::Impl::admit(tcp::socket socket) {
+  if (sessions_.size() >= options.connections_max) evict_idle();
   if (sessions_.size() >= options.connections_max + kRefusalsMax) return;
   const auto session = std::make_shared<Session>(std::move(socket), *this);
   sessions_.insert(session);
   if (sessions_.size() > options.connections_max) {
-    session->refuse(503);
+    session->refuse(503, "all of " + std::to_string(options.connections_max) +
+                             " connections are at work: come again");
   } else {
     session->start();
   }
+}
+
+bool HttpServer::Impl::evict_idle() {
+  int looked_at = 0;
+  for (Session* const session : idle_) {
+    if (session->has_nothing_to_read()) {
+      session->close_if_idle();
+      return true;
+    }
+    if (++looked_at == kIdleLookedAt) break;
+  }
+  return false;
 }
 
 void HttpServer::Impl::close() {
@@ -101,7 +134,7 @@ HttpResponder::~HttpResponder() {
   const auto session = exchange->session.lock();
   if (!session) return;
   if (exchange->stage == Exchange::Stage::kUnanswered) {
-    respond({.status = 500, .body = "the request was dropped\n"});
+    respond(session->dropped());
   } else {
     session->lose();
   }
@@ -163,7 +196,8 @@ HttpServer::~HttpServer() {
 }
 
 Result<HttpServer> HttpServer::listen(EventLoop& loop, HttpServerOptions options, Handler handler) {
-  auto impl = std::make_shared<Impl>(loop, std::move(options), std::move(handler));
+  auto impl =
+      std::make_shared<Impl>(loop, with_descriptors_left(std::move(options)), std::move(handler));
   if (auto listening = impl->listen(); !listening) {
     return std::unexpected(std::move(listening.error()));
   }

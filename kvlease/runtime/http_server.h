@@ -3,7 +3,8 @@
 // answer was written in full (L34). Whatever a client sends ends at worst its own connection.
 //
 // Requests of one connection are served one after the other (pipelined ones wait). A client that
-// closes its sending side while it waits for an answer is taken as gone.
+// closes its sending side while it waits is answered all the same; one that is gone altogether is
+// told from it within a round trip (session: on_half_close).
 #pragma once
 
 #include <cstddef>
@@ -20,18 +21,30 @@
 
 namespace kvlease {
 
+// An answer that the server gives of itself, in plain text.
+HttpResponse plain_refusal(int status, std::string_view message);
+
 struct HttpServerOptions {
   std::string host = "127.0.0.1";  // an address of this machine, or a name of one
   std::uint16_t port = 0;          // 0: any free one
 
   // The bounds of L43, each with what happens at it.
-  std::size_t header_bytes_max = 32 * 1024;         // 431, connection closed
-  std::size_t body_bytes_max = 32 * 1024 * 1024;    // 413, connection closed
-  std::size_t connections_max = 4096;               // 503 with Retry-After, connection closed
+  std::size_t header_bytes_max = 32 * 1024;       // 431, connection closed
+  std::size_t body_bytes_max = 32 * 1024 * 1024;  // 413, connection closed
+  // Half of what the process may open, if that is less. Beyond it the connection that has been idle
+  // for longest is closed; if none is idle, the new one gets 503 with Retry-After.
+  std::size_t connections_max = 4096;
   std::size_t unsent_bytes_max = 16 * 1024 * 1024;  // of a stream: taken as a disconnect
-  // How long a connection may lie idle, a request may take to arrive (408) and a client may accept
-  // nothing of an answer; not how long the handler may take.
+
+  // How long a connection may lie idle, a request may take from its first byte to its last (408),
+  // and a client may take nothing of an answer (taken as a disconnect); not how long the handler
+  // may take.
   Duration idle_timeout = std::chrono::seconds(75);
+  Duration request_timeout = std::chrono::seconds(60);
+  Duration stall_timeout = std::chrono::seconds(30);
+
+  // Makes the answers that the server gives of itself: 400, 408, 413, 431, 500 and 503.
+  HttpResponse (*refusal)(int status, std::string_view message) = plain_refusal;
 };
 
 // One request's answer. Dropped unanswered it sends 500; dropped in the middle of a stream it cuts

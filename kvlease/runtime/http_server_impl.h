@@ -10,7 +10,9 @@
 #include <boost/beast/core/flat_buffer.hpp>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -64,6 +66,8 @@ struct HttpResponder::Exchange : std::enable_shared_from_this<Exchange> {
 // The server proper; sessions hold it weakly, so that it can go while their last callbacks run out.
 class HttpServer::Impl : public std::enable_shared_from_this<Impl> {
  public:
+  using IdlePlace = std::list<Session*>::iterator;
+
   Impl(EventLoop& event_loop, HttpServerOptions server_options, Handler request_handler)
       : loop(event_loop),
         options(std::move(server_options)),
@@ -78,6 +82,9 @@ class HttpServer::Impl : public std::enable_shared_from_this<Impl> {
     handler_(std::move(request), std::move(responder));
   }
   void forget(const std::shared_ptr<Session>& session) { sessions_.erase(session); }
+  // A session that waits for the first byte of a request, until it is taken out again.
+  IdlePlace add_idle(Session& session) { return idle_.insert(idle_.end(), &session); }
+  void remove_idle(IdlePlace place) { idle_.erase(place); }
 
   std::uint16_t port() const { return port_; }
   std::size_t open_connections() const { return sessions_.size(); }
@@ -89,11 +96,14 @@ class HttpServer::Impl : public std::enable_shared_from_this<Impl> {
  private:
   void accept();
   void admit(boost::asio::ip::tcp::socket socket);
+  // Closes the connection that has been idle for longest; false when there is none.
+  bool evict_idle();
 
   boost::asio::ip::tcp::acceptor acceptor_;
   boost::asio::steady_timer retry_timer_;
   Handler handler_;
   std::set<std::shared_ptr<Session>> sessions_;  // never walked where the order could be seen
+  std::list<Session*> idle_;                     // of sessions_, the longest idle first
   std::uint16_t port_ = 0;
   bool draining_ = false;
 };
@@ -106,11 +116,16 @@ class Session : public std::enable_shared_from_this<Session> {
 
   void start();
   // Tells a client why it is not served, and ends the connection.
-  void refuse(int status);
+  void refuse(int status, std::string_view message);
 
   void close_if_idle();
+  // Nothing has arrived that was not read yet.
+  bool has_nothing_to_read() const;
   // Ends the connection because the server ends.
   void abandon();
+
+  // The answer for a handler that gave none.
+  HttpResponse dropped() const;
 
   void respond(const HttpResponse& response);
   void start_stream(int status, const HttpHeaders& headers);
@@ -131,9 +146,13 @@ class Session : public std::enable_shared_from_this<Session> {
   };
 
   void receive_request();
+  void set_idle(bool idle);
   void read();
   void on_read(boost::system::error_code failure, std::size_t size);
+  void on_half_close();
+  void probe();
   void parse();
+  void refuse_request(boost::system::error_code failure);
   void dispatch();
   void append_head(int status, const HttpHeaders& headers, std::string_view framing);
   void write();
@@ -156,6 +175,10 @@ class Session : public std::enable_shared_from_this<Session> {
   boost::beast::flat_buffer in_;
   bool reading_ = false;
   std::unique_ptr<Parser> parser_;
+  std::optional<HttpServer::Impl::IdlePlace> idle_place_;
+
+  bool half_closed_ = false;  // the client sends no more
+  bool probed_ = false;       // the next answer's first bytes are sent already
 
   std::shared_ptr<HttpResponder::Exchange> exchange_;
   bool keep_alive_ = true;

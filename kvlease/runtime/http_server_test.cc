@@ -273,13 +273,34 @@ TEST_F(HttpServerTest, SurvivesMutatedRequests) {
 }
 
 TEST_F(HttpServerTest, ClosesIdleConnectionsAndTellsSlowOnes) {
-  serve({.idle_timeout = 30ms});
+  serve({.idle_timeout = 30ms, .request_timeout = 40ms});
   RawConnection silent = connect();
   RawConnection slow = connect();
   slow.send("POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\na");
   EXPECT_TRUE(wait_for([&] { return silent.ended() && slow.ended(); }));
   EXPECT_EQ(silent.received(), "");
   EXPECT_THAT(slow.received(), StartsWith("HTTP/1.1 408 "));
+  EXPECT_THAT(slow.received(), EndsWith("the request did not arrive within 40 ms\n"));
+}
+
+// A head, a body and a chunked body that trickle in for ever have one deadline all the same (L43).
+TEST_F(HttpServerTest, TricklingDoesNotMoveTheDeadline) {
+  serve({.request_timeout = 100ms});
+  for (const std::string_view begin :
+       {"GET / HTTP/1.1\r\nX: ", "POST / HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n",
+        "POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 1000000\r\n\r\n",
+        "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nfffff\r\n"}) {
+    RawConnection slow = connect();
+    slow.send(begin);
+    std::size_t trickled = 0;
+    EXPECT_TRUE(wait_for([&] {
+      trickled += slow.send("x");
+      return slow.received_contains("HTTP/1.1 408 ");
+    })) << begin;
+    EXPECT_GT(trickled, 0u);
+  }
+  EXPECT_TRUE(pending.empty());
+  expect_still_serving();
 }
 
 TEST_F(HttpServerTest, APendingAnswerMayTakeLongerThanTheIdleTimeout) {
@@ -313,6 +334,76 @@ TEST_F(HttpServerTest, LearnsOfADisconnectWhileAnAnswerIsPending) {
     EXPECT_EQ(written, std::vector<bool>{false});
     EXPECT_EQ(disconnects, 1);
   }
+}
+
+// `nc -N` and some HTTP/1.0 clients: whoever says that it sends no more still gets its answer.
+TEST_F(HttpServerTest, AClientThatClosesItsSendingSideGetsItsAnswer) {
+  serve({});
+  for (const std::string_view version : {"1.1", "1.0"}) {
+    const std::string get = "GET /half HTTP/" + std::string(version) + "\r\n\r\n";
+    RawConnection client = request(get);
+    bool gone = false;
+    std::optional<bool> written;
+    pending[0].responder.on_disconnect([&] { gone = true; });
+    pending[0].responder.on_written([&](bool ok) { written = ok; });
+    client.shutdown_send();
+    EXPECT_TRUE(wait_for([&] { return client.received() == "HTTP/1.1 "; })) << client.received();
+    EXPECT_TRUE(wait_for([turns = 0]() mutable { return ++turns == 5; }));
+    EXPECT_FALSE(gone);
+    pending[0].responder.respond({.body = "the answer"});
+    EXPECT_TRUE(wait_for([&] { return client.ended(); }));
+    EXPECT_EQ(client.received(),
+              "HTTP/1.1 200 OK\r\nContent-Length: 10\r\nConnection: close\r\n\r\nthe answer");
+    EXPECT_EQ(written, true);
+    EXPECT_EQ(server->open_connections(), 0u);
+    pending.clear();
+  }
+}
+
+TEST_F(HttpServerTest, EveryRequestBeforeAHalfCloseIsAnswered) {
+  answer_at_once = true;
+  serve({});
+  RawConnection client = connect();
+  client.send("GET /1 HTTP/1.1\r\n\r\nGET /2 HTTP/1.1\r\n\r\nGET /3 HTTP/1.1\r\n\r\nGET /4");
+  client.shutdown_send();
+  EXPECT_TRUE(wait_for([&] { return client.ended(); }));
+  for (const char* path : {"/1", "/2", "/3"}) {
+    EXPECT_THAT(client.received(), HasSubstr("\r\n\r\nGET " + std::string(path) + "?|"));
+  }
+  EXPECT_THAT(client.received(), Not(HasSubstr("/4")));
+}
+
+TEST_F(HttpServerTest, AStreamGoesOnAfterAHalfClose) {
+  serve({});
+  RawConnection client = request(kGet);
+  HttpResponder& responder = pending[0].responder;
+  bool gone = false;
+  responder.on_disconnect([&] { gone = true; });
+  responder.start_stream(200, {});
+  responder.write("one");
+  EXPECT_TRUE(wait_for([&] { return client.received_contains("3\r\none\r\n"); }));
+  client.shutdown_send();
+  EXPECT_TRUE(wait_for([&] { return client.received_contains("one\r\n0"); }));
+  EXPECT_TRUE(wait_for([turns = 0]() mutable { return ++turns == 5; }));
+  EXPECT_FALSE(gone);
+  responder.write("two");
+  responder.finish();
+  EXPECT_TRUE(wait_for([&] { return client.ended(); }));
+  EXPECT_THAT(client.received(), EndsWith("\r\n\r\n3\r\none\r\n03\r\ntwo\r\n0\r\n\r\n"));
+}
+
+TEST_F(HttpServerTest, LearnsThatAHalfClosedClientIsGoneByItsNextPiece) {
+  serve({});
+  RawConnection client = request(kGet);
+  HttpResponder& responder = pending[0].responder;
+  bool gone = false;
+  responder.on_disconnect([&] { gone = true; });
+  responder.start_stream(200, {});
+  client.shutdown_send();
+  EXPECT_TRUE(wait_for([&] { return client.received_contains("\r\n\r\n0"); }));
+  client.close();
+  responder.write("nobody listens");
+  EXPECT_TRUE(wait_for([&] { return gone; }));
 }
 
 TEST_F(HttpServerTest, LearnsOfADisconnectBehindPipelinedBytes) {
@@ -361,13 +452,29 @@ TEST_F(HttpServerTest, AnAnswerThatIsReadHalfIsNotWritten) {
 }
 
 TEST_F(HttpServerTest, AnAnswerThatIsNotTakenTimesOut) {
-  serve({.idle_timeout = 50ms});
+  serve({.stall_timeout = 50ms});
   RawConnection client = request(kGet);
   std::vector<bool> written;
   pending[0].responder.on_written([&](bool ok) { written.push_back(ok); });
   pending[0].responder.respond({.body = std::string(64 << 20, 'x')});
   EXPECT_TRUE(wait_for([&] { return !written.empty(); }));
   EXPECT_EQ(written, std::vector<bool>{false});
+}
+
+// A reader that takes nothing, of a stream that fits into the kernel's buffers but not into the
+// client's: its request is aborted, and so its lease goes back (L34, L43).
+TEST_F(HttpServerTest, AStreamThatIsNotTakenTimesOut) {
+  serve({.stall_timeout = 200ms});
+  RawConnection client = connect();
+  client.receive_little();
+  client.send(kGet);
+  ASSERT_TRUE(wait_for([&] { return pending.size() == 1; }));
+  bool gone = false;
+  pending[0].responder.on_disconnect([&] { gone = true; });
+  pending[0].responder.start_stream(200, {});
+  pending[0].responder.write(std::string(200 * 1024, 'x'));
+  EXPECT_TRUE(wait_for([&] { return gone; }));
+  EXPECT_EQ(server->open_connections(), 0u);
 }
 
 TEST_F(HttpServerTest, AStreamThatIsNotTakenEndsAtItsBound) {  // L43
@@ -406,11 +513,12 @@ TEST_F(HttpServerTest, ADroppedAnswerIsAnErrorAndADroppedStreamIsCut) {
 }
 
 TEST_F(HttpServerTest, BeyondItsConnectionsItSaysSo) {  // L43
-  answer_at_once = true;
   serve({.connections_max = 2});
   RawConnection first = connect();
   RawConnection second = connect();
-  EXPECT_TRUE(wait_for([&] { return server->open_connections() == 2; }));
+  first.send(kGet);
+  second.send(kGet);
+  EXPECT_TRUE(wait_for([&] { return pending.size() == 2; }));
   RawConnection third = connect();
   third.send(kGet);
   EXPECT_TRUE(wait_for([&] { return third.ended(); }));
@@ -420,6 +528,45 @@ TEST_F(HttpServerTest, BeyondItsConnectionsItSaysSo) {  // L43
   first.close();
   EXPECT_TRUE(wait_for([&] { return server->open_connections() == 1; }));
   expect_still_serving();
+}
+
+// L43: connections that ask nothing do not keep out those that do.
+TEST_F(HttpServerTest, BeyondItsConnectionsTheLongestIdleOneGoes) {
+  answer_at_once = true;
+  serve({.connections_max = 3});
+  std::vector<RawConnection> kept;
+  for (std::size_t i = 0; i < 3; ++i) {
+    kept.push_back(connect());
+    EXPECT_TRUE(wait_for([&] { return server->open_connections() == i + 1; }));
+  }
+  kept[0].send(kGet);  // so kept[1] is the longest idle one
+  EXPECT_TRUE(wait_for([&] { return kept[0].received_contains("GET"); }));
+  kept[2].send("GET / HT");  // and kept[2] is not idle
+  EXPECT_TRUE(wait_for([turns = 0]() mutable { return ++turns == 3; }));
+  RawConnection fourth = connect();
+  fourth.send(kGet);
+  EXPECT_TRUE(wait_for([&] { return fourth.received_contains("GET"); }));
+  EXPECT_TRUE(kept[1].ended());
+  EXPECT_FALSE(kept[0].ended());
+  EXPECT_FALSE(kept[2].ended());
+  RawConnection fifth = connect();
+  EXPECT_TRUE(wait_for([&] { return kept[0].ended(); }));
+  EXPECT_FALSE(kept[2].ended());
+  EXPECT_FALSE(fourth.ended());
+  EXPECT_EQ(server->open_connections(), 3u);
+}
+
+// One whose request is on its way already is not taken for idle.
+TEST_F(HttpServerTest, ARequestThatWaitsInTheSocketIsNotEvicted) {
+  answer_at_once = true;
+  serve({.connections_max = 2});
+  RawConnection asks = connect();
+  RawConnection silent = connect();
+  EXPECT_TRUE(wait_for([&] { return server->open_connections() == 2; }));
+  asks.send(kGet);  // in one turn of the loop with the new connection
+  RawConnection third = connect();
+  EXPECT_TRUE(wait_for([&] { return asks.received_contains("GET") && silent.ended(); }));
+  EXPECT_FALSE(asks.ended());
 }
 
 TEST_F(HttpServerTest, DrainLetsPendingAnswersOut) {

@@ -1,5 +1,8 @@
 // One connection of the HTTP server: reads requests, writes answers, and notices when the client
 // goes.
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/status.hpp>
 #include <boost/beast/http/string_body.hpp>
@@ -20,15 +23,20 @@ using boost::system::error_code;
 // After a last answer: how long the client may take to hang up, before it is done for it.
 constexpr std::chrono::seconds kLingerTime{2};
 
-int status_of_parse_error(error_code failure) {
-  if (failure == beast_http::error::header_limit) return 431;
-  if (failure == beast_http::error::body_limit) return 413;
-  return 400;
+// What the kernel holds of an answer that it has not sent: more is held here, where it is bounded.
+constexpr int kKernelUnsentBytes = 256 * 1024;
+
+// How every answer begins.
+constexpr std::string_view kVersion = "HTTP/1.1 ";
+
+std::string status_text(int status) {
+  const auto reason = beast_http::obsolete_reason(static_cast<beast_http::status>(status));
+  return std::to_string(status) + ' ' + http_wire::to_string(reason);
 }
 
-std::string status_line(int status) {
-  const auto reason = beast_http::obsolete_reason(static_cast<beast_http::status>(status));
-  return "HTTP/1.1 " + std::to_string(status) + ' ' + http_wire::to_string(reason) + "\r\n";
+// Best effort: without these a client that takes nothing is noticed later.
+void set_tcp_option(tcp::socket& socket, int option, int value) {
+  setsockopt(socket.native_handle(), IPPROTO_TCP, option, &value, sizeof value);
 }
 
 bool status_has_body(int status) { return status >= 200 && status != 204 && status != 304; }
@@ -48,11 +56,29 @@ Session::~Session() = default;
 void Session::start() {
   error_code ignored;
   socket_.set_option(tcp::no_delay(true), ignored);
+  // The kernel may hold a whole answer that the client's side does not take; it counts the time.
+  const auto stall = std::chrono::ceil<std::chrono::milliseconds>(server_->options.stall_timeout);
+  set_tcp_option(socket_, TCP_USER_TIMEOUT, static_cast<int>(stall.count()));
+  set_tcp_option(socket_, TCP_NOTSENT_LOWAT, kKernelUnsentBytes);
   receive_request();
 }
 
 void Session::close_if_idle() {
   if (phase_ == Phase::kReceiving && !parser_->got_some()) close();
+}
+
+bool Session::has_nothing_to_read() const {
+  error_code failure;
+  return socket_.available(failure) == 0;
+}
+
+void Session::set_idle(bool idle) {
+  if (idle == idle_place_.has_value()) return;
+  if (idle) {
+    idle_place_ = server_->add_idle(*this);
+  } else {
+    server_->remove_idle(*std::exchange(idle_place_, std::nullopt));
+  }
 }
 
 void Session::abandon() {
@@ -61,6 +87,7 @@ void Session::abandon() {
     exchange_->session.reset();
     exchange_->forget_callbacks();
   }
+  set_idle(false);
   server_ = nullptr;
   close();
 }
@@ -70,14 +97,19 @@ void Session::receive_request() {
   parser_ = std::make_unique<Parser>();
   parser_->header_limit(static_cast<std::uint32_t>(server_->options.header_bytes_max));
   parser_->body_limit(server_->options.body_bytes_max);
+  probed_ = false;
+  std::string().swap(in_flight_);  // an idle connection keeps no more than it needs
+  written_ = 0;
+  set_idle(true);
   arm(server_->options.idle_timeout);
   parse();
+  if (half_closed_ && phase_ == Phase::kReceiving) return lose();
   read();
 }
 
 void Session::read() {
   const std::size_t room = in_.max_size() - in_.size();
-  if (reading_ || phase_ == Phase::kClosed || room == 0) return;
+  if (reading_ || half_closed_ || phase_ == Phase::kClosed || room == 0) return;
   reading_ = true;
   const bool in_body = phase_ == Phase::kReceiving && parser_->is_header_done();
   const std::size_t size = in_body ? http_wire::kBodyReadBytes : http_wire::kHeadReadBytes;
@@ -90,7 +122,7 @@ void Session::read() {
 void Session::on_read(error_code failure, std::size_t size) {
   reading_ = false;
   if (phase_ == Phase::kClosed) return;
-  if (failure == asio::error::eof && phase_ == Phase::kRefusing) return;  // it may still listen
+  if (failure == asio::error::eof) return on_half_close();
   if (failure) return lose();
   in_.commit(size);
   if (phase_ == Phase::kReceiving) {
@@ -99,6 +131,33 @@ void Session::on_read(error_code failure, std::size_t size) {
     in_.consume(in_.size());
   }
   read();
+}
+
+// The client sends no more: it has closed one half and waits for its answer (`nc -N` does), or it
+// is gone. TCP tells neither from the other before something is sent; then one that is gone resets
+// the connection, and within a round trip its request is aborted (L34).
+void Session::on_half_close() {
+  half_closed_ = true;
+  if (phase_ == Phase::kRefusing) return;
+  if (phase_ != Phase::kAnswering) return lose();
+  socket_.async_wait(tcp::socket::wait_error, [self = shared_from_this()](error_code cancelled) {
+    if (!cancelled && self->phase_ != Phase::kClosed) self->lose();
+  });
+  probe();
+}
+
+// Sends what any answer goes on with: the version, or a leading zero of the next chunk's size. A
+// stream to an HTTP/1.0 client has nothing of the kind; its next piece serves as well.
+void Session::probe() {
+  if (exchange_->stage == HttpResponder::Exchange::Stage::kUnanswered) {
+    probed_ = true;
+    out_ += kVersion;
+    write();
+  } else if (exchange_->stage == HttpResponder::Exchange::Stage::kStreaming && !http_1_0_ &&
+             !head_only_) {
+    out_ += '0';
+    write();
+  }
 }
 
 void Session::parse() {
@@ -113,12 +172,29 @@ void Session::parse() {
     parser_->eager(true);
     failure = http_wire::feed(*parser_, in_);
   }
+  if (parser_->got_some() && idle_place_) {
+    set_idle(false);
+    arm(server_->options.request_timeout);
+  }
+  const bool full = !parser_->is_done() && in_.size() == in_.max_size();
+  if (!failure && full) failure = beast_http::error::header_limit;
   if (failure) {
-    refuse(status_of_parse_error(failure));
+    refuse_request(failure);
   } else if (parser_->is_done()) {
     dispatch();
-  } else if (in_.size() == in_.max_size()) {
-    refuse(431);
+  }
+}
+
+void Session::refuse_request(error_code failure) {
+  const HttpServerOptions& options = server_->options;
+  if (failure == beast_http::error::header_limit) {
+    refuse(431, "the request's head has more than " + std::to_string(options.header_bytes_max) +
+                    " bytes");
+  } else if (failure == beast_http::error::body_limit) {
+    refuse(413,
+           "the request body has more than " + std::to_string(options.body_bytes_max) + " bytes");
+  } else {
+    refuse(400, "this is no HTTP/1.1 request: " + failure.message());
   }
 }
 
@@ -140,27 +216,33 @@ void Session::dispatch() {
       .body = std::move(message.body()),
   };
   exchange_ = std::make_shared<HttpResponder::Exchange>(server_->loop, weak_from_this());
+  if (half_closed_) probe();
+  if (!reading_ && in_.size() == 0) in_.shrink_to_fit();
   const auto server = server_->shared_from_this();  // the handler may end the server
   server->handle(std::move(request), HttpResponder(exchange_));
 }
 
-void Session::refuse(int status) {
+void Session::refuse(int status, std::string_view message) {
+  set_idle(false);
   phase_ = Phase::kRefusing;
   keep_alive_ = false;
-  HttpHeaders headers{{"Content-Type", "text/plain"}};
-  if (status == 503) headers.add("Retry-After", "1");
-  const std::string body =
-      http_wire::to_string(beast_http::obsolete_reason(static_cast<beast_http::status>(status))) +
-      "\n";
-  append_head(status, headers, "Content-Length: " + std::to_string(body.size()) + "\r\n");
-  out_ += body;
+  const HttpResponse response = server_->options.refusal(status, message);
+  append_head(response.status, response.headers,
+              "Content-Length: " + std::to_string(response.body.size()) + "\r\n");
+  out_ += response.body;
   write();
   read();
 }
 
+HttpResponse Session::dropped() const {
+  return server_->options.refusal(500, "the request was dropped without an answer");
+}
+
 void Session::append_head(int status, const HttpHeaders& headers, std::string_view framing) {
-  if (server_->draining()) keep_alive_ = false;
-  out_ += status_line(status);
+  const bool no_more_requests = half_closed_ && in_.size() == 0;
+  if (server_->draining() || no_more_requests) keep_alive_ = false;
+  if (!std::exchange(probed_, false)) out_ += kVersion;
+  out_ += status_text(status) + "\r\n";
   http_wire::append_headers(out_, headers);
   out_ += framing;
   if (!keep_alive_) {
@@ -214,7 +296,7 @@ void Session::write() {
     written_ = 0;
   }
   writing_ = true;
-  arm(server_->options.idle_timeout);
+  if (phase_ != Phase::kReceiving) arm(server_->options.stall_timeout);
   socket_.async_write_some(asio::buffer(in_flight_) + written_,
                            [self = shared_from_this()](error_code failure, std::size_t size) {
                              self->on_write(failure, size);
@@ -260,6 +342,7 @@ void Session::complete_exchange() {
 // Waits for the client to hang up first: closing with unread bytes would destroy the answer on its
 // way.
 void Session::linger() {
+  if (half_closed_) return close();
   phase_ = Phase::kLingering;
   error_code ignored;
   socket_.shutdown(tcp::socket::shutdown_send, ignored);
@@ -276,6 +359,7 @@ void Session::lose() {
 
 void Session::close() {
   phase_ = Phase::kClosed;
+  set_idle(false);
   disarm();
   error_code ignored;
   socket_.close(ignored);
@@ -296,7 +380,12 @@ void Session::disarm() {
 }
 
 void Session::on_timeout() {
-  if (phase_ == Phase::kReceiving && parser_->got_some()) return refuse(408);
+  if (phase_ == Phase::kReceiving && parser_->got_some()) {
+    const auto limit =
+        std::chrono::ceil<std::chrono::milliseconds>(server_->options.request_timeout);
+    return refuse(408,
+                  "the request did not arrive within " + std::to_string(limit.count()) + " ms");
+  }
   lose();
 }
 

@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -366,6 +367,19 @@ std::string self_executable_path() {
   KVL_CHECK(length > 0 && static_cast<std::size_t>(length) < path.size(),
             "/proc/self/exe names the program");
   return {path.data(), static_cast<std::size_t>(length)};
+}
+
+std::size_t open_files_max() {
+  rlimit limit{};
+  KVL_CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0, "the kernel knows RLIMIT_NOFILE");
+  return limit.rlim_cur;
+}
+
+void raise_open_files_max() {
+  rlimit limit{};
+  KVL_CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0, "the kernel knows RLIMIT_NOFILE");
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);  // where that is not allowed, the old limit stays
 }
 
 }  // namespace kvlease

@@ -1,9 +1,10 @@
 // Child processes on the loop: their lines of output and their end arrive as callbacks, and they do
-// not outlive their parent.
+// not outlive their parent. And what this process may do.
 #pragma once
 
 #include <sys/types.h>
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
@@ -71,5 +72,10 @@ class ChildProcess {
 
 // The path of the running program.
 std::string self_executable_path();
+
+// How many files and sockets this process may have open, and raising that to what the system allows
+// it. Source: getrlimit(2), RLIMIT_NOFILE.
+std::size_t open_files_max();
+void raise_open_files_max();
 
 }  // namespace kvlease

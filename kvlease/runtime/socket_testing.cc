@@ -74,6 +74,11 @@ bool RawConnection::ended() {
   return ended_;
 }
 
+void RawConnection::receive_little() {
+  const int bytes = 4096;
+  KVL_CHECK(setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes) == 0, "it is a socket");
+}
+
 void RawConnection::shutdown_send() { shutdown(fd_, SHUT_WR); }
 
 void RawConnection::close() {

@@ -29,6 +29,9 @@ class RawConnection {
   // The other side has ended the connection, orderly or not.
   bool ended();
 
+  // From now on the kernel takes no more than some KiB that received() has not fetched.
+  void receive_little();
+
   void shutdown_send();
   void close();
   // Ends the connection by RST.

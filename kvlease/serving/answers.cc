@@ -109,6 +109,10 @@ HttpResponse draining_response(std::string_view who) {
   return json_response(503, error_body(error, 503));
 }
 
+HttpResponse http_refusal(int status, std::string_view message) {
+  return error_response({ErrorCode::kInvalidArgument, std::string(message)}, status);
+}
+
 HttpResponse no_such_route(const HttpRequest& request) {
   return error_response(
       {ErrorCode::kNotFound, "no such route: " + request.method + ' ' + request.path});

@@ -23,6 +23,8 @@ std::string error_body(const Error& error, int status);
 // Both; a 503 says when to come again (L43).
 HttpResponse error_response(const Error& error);
 HttpResponse error_response(const Error& error, int status);
+// What the HTTP server answers of itself, in the same form.
+HttpResponse http_refusal(int status, std::string_view message);
 
 // 503 of an instance or a router that takes no new work any more. Without Retry-After, which says
 // that this same server is only busy: a router does without it at once (L36).

@@ -13,6 +13,9 @@
 namespace kvlease {
 namespace {
 
+// For conditions that no callback of the loop brings about.
+constexpr Duration kLookAgain = std::chrono::milliseconds{5};
+
 constexpr Duration kStartLimit = std::chrono::seconds{60};
 constexpr Duration kCallLimit = std::chrono::seconds{60};
 constexpr Duration kStopLimit = std::chrono::seconds{40};  // more than the default drain
@@ -297,7 +300,7 @@ bool Cluster::wait_until(const std::function<bool()>& condition, Duration limit)
   loop_.run([&](Instant now) {
     holds = condition();
     if (holds || now >= end) loop_.stop();
-    return end;
+    return earlier(end, now + kLookAgain);
   });
   return holds;
 }

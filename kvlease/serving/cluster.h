@@ -87,6 +87,8 @@ class Cluster {
   void signal(const std::string& name, int signal);
   bool running(const std::string& name) { return !child(name).exit; }
   std::uint16_t port(const std::string& name) { return child(name).port; }
+  // Requires: it was started.
+  pid_t pid(const std::string& name) { return child(name).process->pid(); }
   // The last lines that it wrote to stderr, at most ten.
   const std::vector<std::string>& last_lines(const std::string& name) {
     return child(name).last_lines;

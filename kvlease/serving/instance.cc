@@ -73,11 +73,12 @@ Instance::~Instance() = default;
 
 Result<std::unique_ptr<Instance>> Instance::start(EventLoop& loop, InstanceOptions options) {
   std::unique_ptr<Instance> instance(new Instance(loop, std::move(options)));
-  auto server =
-      HttpServer::listen(loop, {.host = instance->options_.host, .port = instance->options_.port},
-                         [self = instance.get()](HttpRequest request, HttpResponder responder) {
-                           self->handle(std::move(request), std::move(responder));
-                         });
+  auto server = HttpServer::listen(
+      loop,
+      {.host = instance->options_.host, .port = instance->options_.port, .refusal = http_refusal},
+      [self = instance.get()](HttpRequest request, HttpResponder responder) {
+        self->handle(std::move(request), std::move(responder));
+      });
   if (!server) return std::unexpected(server.error());
   instance->server_.emplace(std::move(*server));
   EngineHostOptions engine = instance->options_.engine;

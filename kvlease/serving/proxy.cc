@@ -36,7 +36,8 @@ Result<std::unique_ptr<Proxy>> Proxy::start(EventLoop& loop, ProxyOptions option
       HttpServer::listen(loop,
                          {.host = proxy->options_.host,
                           .port = proxy->options_.port,
-                          .body_bytes_max = kRoutedBodyBytesMax},
+                          .body_bytes_max = kRoutedBodyBytesMax,
+                          .refusal = http_refusal},
                          [self = proxy.get()](HttpRequest request, HttpResponder responder) {
                            self->handle(std::move(request), std::move(responder));
                          });
