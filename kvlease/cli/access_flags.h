@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "kvlease/base/result.h"
+
 namespace CLI {
 class App;
 }
@@ -23,5 +25,9 @@ struct AccessFlags {
 // `flags` outlives the parsing; what it holds are the defaults. `allow_peer_help` says what such a
 // host may do.
 void add_access_flags(CLI::App& app, AccessFlags& flags, const std::string& allow_peer_help);
+
+// After the parsing. Errors: kInvalidArgument for a secret that the environment sets to nothing,
+// and as check_binding.
+Result<void> check_access(const AccessFlags& flags);
 
 }  // namespace kvlease

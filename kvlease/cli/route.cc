@@ -17,7 +17,6 @@
 #include "kvlease/runtime/loop.h"
 #include "kvlease/runtime/process.h"
 #include "kvlease/runtime/random.h"
-#include "kvlease/serving/access.h"
 #include "kvlease/serving/proxy.h"
 
 namespace kvlease {
@@ -102,8 +101,8 @@ RoutePolicy parse_policy(std::string_view name) {
 
 Result<ProxyOptions> make_options(const RouteFlags& flags) {
   const AccessFlags& access = flags.access;
-  const auto bound = check_binding(access.host, access.peer_key, access.insecure_peers);
-  if (!bound) return std::unexpected(bound.error());
+  const auto checked = check_access(access);
+  if (!checked) return std::unexpected(checked.error());
   auto prefill = parse_urls("--prefill", flags.prefill);
   if (!prefill) return std::unexpected(prefill.error());
   auto decode = parse_urls("--decode", flags.decode);
@@ -135,8 +134,8 @@ int route(ProxyOptions options, bool log_events) {
   EventLines events(logger);
   options.on_warning = [&](const std::string& text) { logger.warning(text); };
   if (log_events) options.on_event = [&](std::string_view line) { events.write(line); };
-  raise_open_files_max();
   std::signal(SIGPIPE, SIG_IGN);  // whoever reads our events may go away
+  raise_open_files_max();
   EventLoop loop;
   const std::string host = options.host;
   auto proxy = Proxy::start(loop, std::move(options));

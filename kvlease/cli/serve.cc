@@ -45,6 +45,7 @@ struct Flags {
                   .num_blocks = 1024,
                   .tp = 1};
   std::uint32_t max_num_seqs = 256;
+  std::uint32_t max_num_waiting = 4096;
   std::uint32_t max_num_batched_tokens = 8192;
   std::uint64_t seed = 0;
   double prefill_seconds_per_token = 0;
@@ -65,6 +66,7 @@ void add_options(CLI::App& app, Flags& flags) {
                  "name of the model in the API (default: MODEL)");
   app.add_option("--advertise-host", flags.advertise_host,
                  "host that peers are given for the handshake (default: --host)")
+      ->transform([](const std::string& text) { return without_brackets(text); })
       ->envname("VLLM_NIXL_SIDE_CHANNEL_HOST");
   app.add_option("--kv-transfer-config", flags.kv_transfer_config, "vLLM's JSON object, or @FILE")
       ->capture_default_str();
@@ -91,6 +93,7 @@ void add_model_options(CLI::App& app, Flags& flags) {
   size("--head-dim", flags.layout.head_dim, 4096, "elements of a head");
   size("--kv-element-bytes", flags.layout.element_bytes, 8, "bytes of an element");
   size("--max-num-seqs", flags.max_num_seqs, 65536, "sequences running at once");
+  size("--max-num-waiting", flags.max_num_waiting, 1 << 20, "requests that wait; more get 503");
   size("--max-num-batched-tokens", flags.max_num_batched_tokens, 1 << 24, "tokens of one forward");
   app.add_option("--seed", flags.seed, "the synthetic model's weights, so to speak")
       ->check(integer_between(0, UINT64_MAX))
@@ -129,8 +132,8 @@ Result<InstanceOptions> make_options(const Flags& flags) {
                  "MODEL " + flags.model + ": synthetic is the only model so far");
   }
   const AccessFlags& access = flags.access;
-  const auto bound = check_binding(access.host, access.peer_key, access.insecure_peers);
-  if (!bound) return std::unexpected(bound.error());
+  const auto checked = check_access(access);
+  if (!checked) return std::unexpected(checked.error());
   if (is_wildcard(access.host) && flags.advertise_host.empty()) {
     return error(ErrorCode::kInvalidArgument,
                  "--host " + access.host + " is no address to give to peers: set --advertise-host");
@@ -140,6 +143,12 @@ Result<InstanceOptions> make_options(const Flags& flags) {
     return error(ErrorCode::kInvalidArgument,
                  "--advertise-host " + advertised +
                      " is no host: give a name or an address, without scheme, port or path");
+  }
+  KvLayout layout = flags.layout;
+  layout.tp = flags.tp;
+  if (const auto good = layout.check(); !good) {
+    return error(good.error().code,
+                 "--num-gpu-blocks and the flags of the model's shape: " + good.error().message);
   }
   const auto text = read_config(flags.kv_transfer_config);
   if (!text) return std::unexpected(text.error());
@@ -152,14 +161,14 @@ Result<InstanceOptions> make_options(const Flags& flags) {
   options.api_key = access.api_key;
   EngineHostOptions& engine = options.engine;
   engine.kv_transfer_config = std::move(*config);
-  engine.model.layout = flags.layout;
-  engine.model.layout.tp = flags.tp;
+  engine.model.layout = layout;
   engine.model.seed = flags.seed;
   engine.model.prefill_time_per_token = from_seconds(flags.prefill_seconds_per_token);
   engine.model.inter_token_latency = from_seconds(flags.inter_token_seconds);
   engine.scheduler.num_blocks = flags.layout.num_blocks;
   engine.scheduler.block_size = flags.layout.block_size;
   engine.scheduler.max_num_seqs = flags.max_num_seqs;
+  engine.scheduler.max_num_waiting = flags.max_num_waiting;
   engine.scheduler.max_num_batched_tokens = flags.max_num_batched_tokens;
   engine.scheduler.enable_prefix_caching = !flags.no_prefix_caching;
   engine.scheduler.eos_token_id = kEndOfText;
@@ -187,6 +196,7 @@ int serve(InstanceOptions options, bool log_events) {
   EventLines events(logger);
   if (log_events) options.on_event = [&](std::string_view line) { events.write(line); };
   std::signal(SIGPIPE, SIG_IGN);  // whoever reads our events may go away
+  raise_open_files_max();
   EventLoop loop;
   const std::string host = options.host;
   auto instance = Instance::start(loop, std::move(options));
@@ -196,7 +206,6 @@ int serve(InstanceOptions options, bool log_events) {
   }
   Instance& running = **instance;
   logger.info(
-  raise_open_files_max();
       "kv_load_failure_policy is " +
       std::string(load_failure_policy_name(running.lease_config().load_failure_policy)));  // F04
   run_server(loop, running, host, running.engine_id().str(), logger);

@@ -2,6 +2,7 @@
 // within any range, and its unsigned types wrap.
 #pragma once
 
+#include <charconv>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -14,13 +15,19 @@ namespace kvlease {
 // As CLI11 takes checks: an empty answer for a good text, else what is wrong with it.
 using TextCheck = std::function<std::string(const std::string& text)>;
 
+// As a user would write it: 0.001, 86400.
+template <typename Number>
+std::string number_text(Number number) {
+  char text[64];
+  return {text, std::to_chars(text, text + sizeof text, number).ptr};
+}
+
 template <typename Number>
 TextCheck between(Number min, Number max, const char* what) {
   return [=](const std::string& text) -> std::string {
     const std::optional<Number> value = parse_number<Number>(text);
     if (value && *value >= min && *value <= max) return {};
-    return "'" + text + "' is no " + what + " from " + std::to_string(min) + " to " +
-           std::to_string(max);
+    return "'" + text + "' is no " + what + " from " + number_text(min) + " to " + number_text(max);
   };
 }
 

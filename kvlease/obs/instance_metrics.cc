@@ -220,6 +220,8 @@ InstanceMetrics::Impl::Impl(const InstanceMetricsOptions& options)
 
 void InstanceMetrics::Impl::add_constants(const InstanceMetricsOptions& options) {
   gauge("kvlease_ranks", "Tensor-parallel ranks of the engine (H02).", {}).set(options.tp_size, {});
+  gauge("kvlease_requests_waiting_max", "Requests that may wait; more get 503 (L43).", {})
+      .set(number(options.max_num_waiting), {});
   gauge("vllm:cache_config_info", "The shape of the KV cache; always 1.",
         {"block_size", "num_gpu_blocks", "enable_prefix_caching"})
       .set(1, {std::to_string(options.block_size), std::to_string(options.num_blocks),

@@ -26,6 +26,7 @@ struct InstanceMetricsOptions {
   std::uint32_t tp_size = 1;
   std::uint32_t block_size = 16;  // tokens
   std::uint32_t num_blocks = 0;
+  std::size_t max_num_waiting = 0;  // requests (L43)
   bool enable_prefix_caching = true;
 };
 

@@ -15,8 +15,10 @@ constexpr std::string_view kBearer = "Bearer ";
 Result<void> check_api_key(const HttpRequest& request, std::string_view api_key) {
   if (api_key.empty()) return {};
   const std::string_view shown = request.headers.find("Authorization").value_or("");
-  if (shown.starts_with(kBearer) && secret_matches(shown.substr(kBearer.size()), api_key))
+  if (same_header_name(shown.substr(0, kBearer.size()), kBearer) &&
+      secret_matches(shown.substr(kBearer.size()), api_key)) {
     return {};
+  }
   return error(ErrorCode::kPermissionDenied,
                "the header Authorization must be \"Bearer KEY\" with the API key (--api-key)");
 }
@@ -34,6 +36,11 @@ bool is_loopback(std::string_view host) {
 }
 
 bool is_wildcard(std::string_view host) { return host == "0.0.0.0" || host == "::"; }
+
+std::string without_brackets(std::string_view host) {
+  const bool is_v6 = host.starts_with('[') && host.ends_with(']') && host.contains(':');
+  return std::string(is_v6 ? host.substr(1, host.size() - 2) : host);
+}
 
 bool is_host(std::string_view text) {
   const bool spelled = std::ranges::all_of(text, [](char c) {

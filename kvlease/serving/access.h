@@ -12,9 +12,10 @@ namespace kvlease {
 // The header that carries the peer key.
 inline constexpr std::string_view kPeerKeyHeader = "X-Kvlease-Peer-Key";
 
-// Whether the request shows the key, as `Authorization: Bearer KEY` and as kPeerKeyHeader; an empty
-// key lets everyone in. The comparison takes as long for a wrong key as for the right one.
-// Errors: kPermissionDenied, naming the header and the option.
+// Whether the request shows the key, as `Authorization: Bearer KEY` (the scheme in any case: RFC
+// 9110, 11.1) and as kPeerKeyHeader; an empty key lets everyone in. The comparison takes as long
+// for a wrong key as for the right one. Errors: kPermissionDenied, naming the header and the
+// option.
 Result<void> check_api_key(const HttpRequest& request, std::string_view api_key);
 Result<void> check_peer_key(const HttpRequest& request, std::string_view peer_key);
 
@@ -22,6 +23,9 @@ Result<void> check_peer_key(const HttpRequest& request, std::string_view peer_ke
 bool is_loopback(std::string_view host);
 // An address to listen on everywhere, which is none that a peer could connect to.
 bool is_wildcard(std::string_view host);
+
+// An IPv6 address without the brackets that it has in URLs; anything else as it is.
+std::string without_brackets(std::string_view host);
 
 // A name or an address as it stands in a URL, IPv6 without brackets; no scheme, port or path.
 bool is_host(std::string_view text);

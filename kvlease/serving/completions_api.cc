@@ -2,6 +2,7 @@
 #include "kvlease/serving/completions_api.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <optional>
 #include <span>
@@ -58,12 +59,30 @@ void refuse_unsupported(JsonObject& body) {
   }
 }
 
-// Fields that the synthetic model has no use for; their types are checked all the same.
+// Fields that the synthetic model has no use for; what they hold is checked all the same, as vLLM
+// does (its SamplingParams).
+struct SamplingRule {
+  std::string_view name;
+  std::string_view allowed;
+  bool (*accepts)(double value);
+};
+constexpr SamplingRule kSamplingRules[] = {
+    {"temperature", "a number of 0 at least", [](double x) { return x >= 0; }},
+    {"top_p", "a number above 0 and at most 1", [](double x) { return x > 0 && x <= 1; }},
+    {"top_k", "-1, 0 or an integer of 1 at least",
+     [](double x) { return x >= -1 && x == std::floor(x); }},
+    {"min_p", "a number from 0 to 1", [](double x) { return x >= 0 && x <= 1; }},
+    {"presence_penalty", "a number from -2 to 2", [](double x) { return x >= -2 && x <= 2; }},
+    {"frequency_penalty", "a number from -2 to 2", [](double x) { return x >= -2 && x <= 2; }},
+    {"repetition_penalty", "a number above 0", [](double x) { return x > 0; }},
+};
+
 void read_sampling(JsonObject& body, SamplingParams& sampling) {
-  for (const char* name : {"temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty",
-                           "repetition_penalty"}) {
-    std::optional<double> ignored;
-    body.number(name, ignored);
+  for (const SamplingRule& rule : kSamplingRules) {
+    const auto json = body.take_json(rule.name, false, rule.allowed);
+    if (!json) continue;
+    const std::optional<double> value = json_number(*json);
+    if (!value || !rule.accepts(*value)) body.refuse(rule.name, *json, rule.allowed);
   }
   std::optional<bool> ignore_eos;
   std::optional<std::uint32_t> min_tokens;

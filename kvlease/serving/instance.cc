@@ -97,6 +97,7 @@ Result<std::unique_ptr<Instance>> Instance::start(EventLoop& loop, InstanceOptio
                              .tp_size = running.model.layout.tp,
                              .block_size = running.scheduler.block_size,
                              .num_blocks = running.scheduler.num_blocks,
+                             .max_num_waiting = running.scheduler.max_num_waiting,
                              .enable_prefix_caching = running.scheduler.enable_prefix_caching});
   return instance;
 }
@@ -286,19 +287,18 @@ Result<void> Instance::check_model(const std::string& model) const {
                                          options_.engine.model_name + "`");
 }
 
-// kv_role says what an instance may do.
+// kv_role says what an instance may do; with bidirectional_kv_xfer a kv_producer reads, too (L39).
 Result<void> Instance::check_role(const std::optional<KvTransferParams>& params) const {
-  const KvRole role = options_.engine.kv_transfer_config.kv_role;
-  const bool asks_to_produce = params && params->do_remote_decode;
-  const bool asks_to_consume = params && params->do_remote_prefill;
-  if ((asks_to_produce && role == KvRole::kConsumer) ||
-      (asks_to_consume && role == KvRole::kProducer)) {
-    return error(ErrorCode::kInvalidArgument,
-                 "kv_transfer_params: " +
-                     std::string(asks_to_produce ? "do_remote_decode" : "do_remote_prefill") +
-                     " is not for a " + std::string(kv_role_name(role)) + " instance");
-  }
-  return {};
+  const KvTransferConfig& config = options_.engine.kv_transfer_config;
+  const bool may_read = config.kv_role != KvRole::kProducer || config.lease.bidirectional;
+  const bool may_grant = config.kv_role != KvRole::kConsumer;
+  std::string_view refused;
+  if (params && params->do_remote_prefill && !may_read) refused = "do_remote_prefill";
+  if (params && params->do_remote_decode && !may_grant) refused = "do_remote_decode";
+  if (refused.empty()) return {};
+  return error(ErrorCode::kInvalidArgument,
+               "kv_transfer_params: " + std::string(refused) + " is not for a " +
+                   std::string(kv_role_name(config.kv_role)) + " instance");
 }
 
 void Instance::on_output(RequestOutput output) {

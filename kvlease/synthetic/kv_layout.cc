@@ -8,6 +8,12 @@
 #include "kvlease/base/check.h"
 
 namespace kvlease {
+namespace {
+
+// What a process can address, on x86-64.
+constexpr std::size_t kRankBytesMax = std::size_t{1} << 46;
+
+}  // namespace
 
 Result<void> KvLayout::check() const {
   const std::pair<std::string_view, std::uint32_t> sizes[] = {{"num_layers", num_layers},
@@ -27,6 +33,20 @@ Result<void> KvLayout::check() const {
                  std::to_string(num_kv_heads) + " KV heads do not divide among " +
                      std::to_string(tp) +
                      " ranks: choose a tensor-parallel size that divides them, or a multiple");
+  }
+  std::size_t bytes = 2;  // of one rank: the factors of rank_bytes(), none of them overflowing
+  for (const std::uint32_t factor :
+       {head_dim, element_bytes, heads_per_rank(), block_size, num_blocks, num_layers}) {
+    if (bytes <= kRankBytesMax) bytes *= factor;
+  }
+  if (bytes > kRankBytesMax) {
+    return error(ErrorCode::kInvalidArgument,
+                 "a KV cache of " + std::to_string(num_blocks) + " blocks of " +
+                     std::to_string(block_size) + " tokens, in " + std::to_string(num_layers) +
+                     " layers of " + std::to_string(num_kv_heads) + " heads of " +
+                     std::to_string(head_dim) + " elements of " + std::to_string(element_bytes) +
+                     " bytes, has more than " + std::to_string(kRankBytesMax >> 40) +
+                     " TiB a rank: choose less of them");
   }
   return {};
 }

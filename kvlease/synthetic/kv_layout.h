@@ -24,7 +24,8 @@ struct KvLayout {
   std::uint32_t tp = 1;
   bool operator==(const KvLayout&) const = default;
 
-  // Errors: kInvalidArgument naming what is zero, or when heads and ranks do not divide.
+  // Errors: kInvalidArgument naming what is zero, when heads and ranks do not divide, or when no
+  // process could address so many bytes.
   Result<void> check() const;
 
   EngineShape shape() const {

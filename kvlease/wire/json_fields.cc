@@ -72,6 +72,7 @@ bool is_engine_id(std::string_view text) {
 std::string quoted(std::string_view text) { return boost::json::serialize(text); }
 
 std::string integer_allowed(IntegerRange range) {
+  if (range.min == range.max) return std::to_string(range.min);
   return "an integer from " + std::to_string(range.min) + " to " + std::to_string(range.max);
 }
 

@@ -269,7 +269,7 @@ TEST(KvTransferParams, EveryFieldOfTheLeaseReferenceIsNeededAndChecked) {  // L2
            std::string(kHex16);
   };
   std::vector<Refusal> rows{
-      row(R"("v":1)", R"("v":2)", "`kvlease.v` is 2; allowed: an integer from 1 to 1"),
+      row(R"("v":1)", R"("v":2)", "`kvlease.v` is 2; allowed: 1"),
       row("0123456789abcdef", "0123456789abcde", hex16("incarnation", "\"0123456789abcde\"")),
       row("0123456789abcdef", "0123456789abcdef0", hex16("incarnation", "\"0123456789abcdef0\"")),
       row("0123456789abcdef", "0123456789ABCDEF", hex16("incarnation", "\"0123456789ABCDEF\"")),

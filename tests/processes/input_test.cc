@@ -54,7 +54,7 @@ std::vector<Row> completion_rows() {
            {R"({"prompt":"a","max_tokens":1.5})", "`max_tokens` is 1.5"},
            {R"({"prompt":"a","max_tokens":4294967296})", "`max_tokens`"},
            {R"({"prompt":"a","model":5})", "`model` is 5"},
-           {R"({"prompt":"a","n":2})", "`n` is 2"},
+           {R"({"prompt":"a","n":2})", "`n` is 2; allowed: 1\""},
            {R"({"prompt":"a","stream":"yes"})", "`stream` is"},
            {R"({"prompt":"a","stream":true,"stream_options":7})", "`stream_options` is 7"},
            {R"({"prompt":"a","stream":true,"stream_options":{"include_usage":1}})",
@@ -63,6 +63,15 @@ std::vector<Row> completion_rows() {
             "`stream` is true"},
            {R"({"prompt":"a","min_tokens":17})", "`min_tokens` is 17"},
            {R"({"prompt":"a","temperature":"hot"})", "`temperature`"},
+           {R"({"prompt":"a","temperature":-0.1})", "`temperature` is -0.1"},
+           {R"({"prompt":"a","top_p":0})", "`top_p` is 0"},
+           {R"({"prompt":"a","top_p":1.01})", "`top_p` is 1.01"},
+           {R"({"prompt":"a","top_k":-2})", "`top_k` is -2"},
+           {R"({"prompt":"a","top_k":1.5})", "`top_k` is 1.5"},
+           {R"({"prompt":"a","min_p":2})", "`min_p` is 2"},
+           {R"({"prompt":"a","presence_penalty":-2.5})", "`presence_penalty` is -2.5"},
+           {R"({"prompt":"a","frequency_penalty":3})", "`frequency_penalty` is 3"},
+           {R"({"prompt":"a","repetition_penalty":0})", "`repetition_penalty` is 0"},
            {R"({"prompt":"a","stop":["x"]})", "`stop`"},
            {R"({"prompt":"a","echo":true})", "`echo` is true"},
            {R"({"prompt":"a","logprobs":5})", "`logprobs` is 5"},
@@ -234,6 +243,47 @@ TEST_F(BadInput, WithoutTheApiKeyNothingUnderV1IsAnswered) {
     EXPECT_EQ(with("/metrics", wrong), 200) << wrong;
   }
   EXPECT_EQ(with("/v1/models", "Bearer the-api-key"), 200);
+  EXPECT_EQ(with("/v1/models", "bearer the-api-key"), 200);
+}
+
+// kv_role says what is wrong of the two; bidirectional_kv_xfer lets a kv_producer read (L39).
+TEST_F(BadInput, WhatARoleMayNotIsNamed) {
+  const std::string both =
+      R"({"prompt":"a","max_tokens":1,"kv_transfer_params":{"do_remote_decode":true,)"
+      R"("do_remote_prefill":true}})";
+  start("producer", transfer_config("kv_producer", ""));
+  start("consumer", transfer_config("kv_consumer", ""));
+  start("two-way", transfer_config("kv_producer", R"("bidirectional_kv_xfer":true)"));
+  const auto say = [&](const char* name) {
+    const auto answer = cluster_.call(
+        name, {.method = "POST", .target = "/v1/completions", .body = both, .timeout = kLimit});
+    return answer ? answer->body : answer.error().message;
+  };
+  EXPECT_NE(say("producer").find("do_remote_prefill is not for a kv_producer"), std::string::npos);
+  EXPECT_NE(say("consumer").find("do_remote_decode is not for a kv_consumer"), std::string::npos);
+  EXPECT_EQ(say("two-way").find("is not for a"), std::string::npos);
+}
+
+TEST_F(BadInput, WhoWaitsBeyondTheLimitIsToldToComeAgain) {  // L43
+  start("P", joined(transfer_config("kv_both", ""), {"--max-num-seqs", "1", "--max-num-waiting",
+                                                     "1", "--inter-token-latency", "0.01"}));
+  const auto running = occupy("P");
+  const auto waiting = cluster_.begin_completion(
+      "P", {.prompt = "b", .max_tokens = 1, .request_id = "waits", .kv_transfer_params = ""});
+  const Instant end = cluster_.now() + kLimit;
+  for (unsigned ready = 200; ready != 503;) {  // until the other one waits
+    const auto asked = cluster_.call("P", {.target = "/health/ready"});
+    ASSERT_TRUE(asked && cluster_.now() < end);
+    ready = asked->status;
+  }
+  const auto answer = ask({"POST", "/v1/completions", R"({"prompt":"c","max_tokens":1})", 503, ""});
+  ASSERT_TRUE(answer) << answer.error().message;
+  EXPECT_EQ(answer->status, 503);
+  EXPECT_EQ(answer->headers.find("Retry-After"), "1");
+  const auto metrics = cluster_.call("P", {.target = "/metrics"});
+  ASSERT_TRUE(metrics);
+  EXPECT_NE(metrics->body.find("kvlease_requests_waiting_max{"), std::string::npos);
+  EXPECT_FALSE(waiting->result);
 }
 
 TEST_F(BadInput, AnotherContentTypeThanJsonIsRefused) {

@@ -11,6 +11,7 @@ TEST_F(Start, RefusesWhatItCannotHonour) {  // L13, L51, L7
   const struct {
     std::vector<std::string> arguments;
     std::vector<std::string> words;
+    std::vector<EnvironmentVariable> environment = {};
   } rows[] = {
       {extra(R"("kv_lease_duration":0)"), {"exit code 2", "kv_lease_duration", "0.05"}},
       {extra(R"("kv_lease_duration":-1)"), {"exit code 2", "kv_lease_duration", "-1"}},
@@ -29,8 +30,19 @@ TEST_F(Start, RefusesWhatItCannotHonour) {  // L13, L51, L7
       {{"--advertise-host", "10.0.0.1:80"}, {"exit code 2", "--advertise-host", "10.0.0.1:80"}},
       {{"--kv-transfer-config", "@/tmp"}, {"exit code 2", "/tmp"}},
       {{"a-model.gguf"}, {"exit code 2", "a-model.gguf", "synthetic"}},
-      {{"--num-kv-heads", "3", "--tensor-parallel-size", "2"}, {"exit code 1", "3", "2"}},
+      {{"--num-kv-heads", "3", "--tensor-parallel-size", "2"}, {"exit code 2", "3", "2"}},
       {{"--block-size", "0"}, {"--block-size"}},
+      {{"--num-gpu-blocks", "16777216", "--block-size", "1024", "--num-layers", "1024",
+        "--num-kv-heads", "1024", "--head-dim", "4096", "--kv-element-bytes", "8"},
+       {"exit code 2", "--num-gpu-blocks", "16777216 blocks", "64 TiB"}},
+      // 2^64 bytes, which as 64 bits are none.
+      {{"--num-gpu-blocks", "16777216", "--block-size", "1024", "--num-layers", "1024",
+        "--num-kv-heads", "1024", "--head-dim", "64", "--kv-element-bytes", "8"},
+       {"exit code 2", "--num-gpu-blocks", "64 TiB"}},
+      {{"--fault-post-delay", "-1"}, {"--fault-post-delay", "from 0 to 3600"}},
+      {{"--max-num-waiting", "0"}, {"--max-num-waiting", "from 1 to 1048576"}},
+      {{"--seed", "1"}, {"exit code 2", "KVLEASE_API_KEY", "--api-key"}, {{"KVLEASE_API_KEY", ""}}},
+      {{"--seed", "1"}, {"exit code 2", "KVLEASE_PEER_KEY"}, {{"KVLEASE_PEER_KEY", ""}}},
       {{"--no-such-flag"}, {"--no-such-flag"}},
       {{"--nixl-path", "/nonexistent"},
        {"exit code 1", "/nonexistent", "NIXL cannot be loaded", "`./dev deps`"}},
@@ -38,13 +50,22 @@ TEST_F(Start, RefusesWhatItCannotHonour) {  // L13, L51, L7
   int number = 0;
   for (const auto& row : rows) {
     const std::string name = "row " + std::to_string(number++);
-    const auto started = cluster_.start(name, {.arguments = row.arguments});
+    const auto started =
+        cluster_.start(name, {.arguments = row.arguments, .environment = row.environment});
     ASSERT_FALSE(started) << name;
     for (const std::string& word : row.words) {
       EXPECT_NE(started.error().message.find(word), std::string::npos)
           << word << " is not in: " << started.error().message;
     }
   }
+}
+
+TEST_F(Start, TakesAnIpv6AddressInBracketsToo) {
+  const auto started = cluster_.start("v6", {.arguments = {"--host", "[::1]"}});
+  if (!started && started.error().message.find("cannot listen on [::1]") != std::string::npos) {
+    GTEST_SKIP() << started.error().message;  // a machine without IPv6
+  }
+  EXPECT_TRUE(started) << started.error().message;
 }
 
 TEST_F(Start, TakesALongerLeaseAsVllmDocumentsIt) {  // L12
