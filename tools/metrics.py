@@ -6,11 +6,10 @@ At rest: every metric that deploy/ names stands in docs/metrics.md; every alert 
 and a place in docs/alerts.md, and is seen to fire in alerts_test.yml, which promtool runs. At work: two
 prefill and two decode instances and a router serve requests while Prometheus scrapes them by
 deploy/prometheus/prometheus.yml; promtool accepts what each of them answers, and every query of the
-dashboard has an answer.
+dashboard and every alert has series to answer it.
 """
 
 import json
-import os
 import pathlib
 import re
 import signal
@@ -248,10 +247,13 @@ def check_dashboard(port: int):
 
 
 def check_rules_at_work(port: int):
+    """Each alert can be evaluated, and compares series that are there and that match."""
     groups = json.loads(ask(port, "/api/v1/rules"))["data"]["groups"]
     for rule in (rule for group in groups for rule in group["rules"]):
         if rule["health"] != "ok":
             yield f"Prometheus cannot evaluate {rule['name']}: {rule.get('lastError', rule['health'])}"
+        elif not samples(port, re.sub("(==|>)", r"\1 bool", rule["query"])):  # 0 or 1, not nothing
+            yield f"alert {rule['name']}: no series answers {rule['query']}"
 
 
 def check_at_work(kvlease: str, tool: str, prometheus: str):

@@ -11,6 +11,12 @@ std::string_view counter_name(Counter counter) {
       return "heartbeats_received";
     case Counter::kLeasesRenewed:
       return "leases_renewed";
+    case Counter::kHeartbeatEarly:
+      return "heartbeat_early";
+    case Counter::kHeartbeatExpired:
+      return "heartbeat_expired";
+    case Counter::kHeartbeatEnded:
+      return "heartbeat_ended";
     case Counter::kHeartbeatUnknown:
       return "heartbeat_unknown";
     case Counter::kCompletionsReceived:

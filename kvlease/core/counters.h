@@ -11,9 +11,13 @@ namespace kvlease {
 
 enum class Counter : std::uint8_t {
   // P: notifications received.
-  kHeartbeatsReceived,   // messages
-  kLeasesRenewed,        // ids that named a live lease
-  kHeartbeatUnknown,     // ids that named no live lease (L5)
+  kHeartbeatsReceived,  // messages
+  kLeasesRenewed,       // ids that named a live lease
+  // Ids that named no live lease (L5), by cause:
+  kHeartbeatEarly,       // of a request that is still in batch
+  kHeartbeatExpired,     // its lease has expired
+  kHeartbeatEnded,       // its lease has ended otherwise
+  kHeartbeatUnknown,     // never granted here, or ended long ago
   kCompletionsReceived,  // reports counted towards a lease
   kCompletionUnknown,  // for an id that is not live (L5); NIXL metrics: notifications after expiry
   kCompletionDuplicate,     // a second report of the same rank (L7)

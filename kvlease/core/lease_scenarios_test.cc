@@ -126,7 +126,7 @@ bool survives(const std::vector<double>& beats) {
     if (next < beats.size() && beats[next] == second) rank.renew({"a"}, at(beats[next++]));
     rank.sweep(at(second));
   }
-  EXPECT_EQ(rank.count(Counter::kHeartbeatUnknown), rank.table.live() == 1 ? 0u : 1u);
+  EXPECT_EQ(rank.count(Counter::kHeartbeatExpired), rank.table.live() == 1 ? 0u : 1u);
   return rank.table.live() == 1;
 }
 

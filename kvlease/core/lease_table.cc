@@ -15,6 +15,7 @@
 #include "kvlease/base/check.h"
 #include "kvlease/core/agent_name.h"
 #include "kvlease/core/lease_index.h"
+#include "kvlease/core/recent_ends.h"
 
 namespace kvlease {
 namespace {
@@ -336,8 +337,11 @@ class LeaseTable::Impl {
         const std::optional<RecordNumber> number = find(hashes[i], ids[i]);
         lease = number ? &record(*number) : nullptr;
       }
-      if (lease == nullptr || lease->state != LeaseState::kLive) continue;  // L5: revives nothing
-      if (lease->extension == Duration::zero()) {                           // L39: a hold
+      if (lease == nullptr || lease->state != LeaseState::kLive) {
+        count_not_live(hashes[i], lease);  // L5: revives nothing
+        continue;
+      }
+      if (lease->extension == Duration::zero()) {  // L39: a hold
         ++holds;
         continue;
       }
@@ -351,7 +355,15 @@ class LeaseTable::Impl {
     }
     counters_.add(Counter::kLeasesRenewed, renewed);
     counters_.add(Counter::kHeartbeatHold, holds);
-    counters_.add(Counter::kHeartbeatUnknown, ids.size() - renewed - holds);
+  }
+
+  // `in_batch`: its record, if it has one.
+  void count_not_live(std::uint64_t hash, const Record* in_batch) {
+    if (in_batch != nullptr) return counters_.add(Counter::kHeartbeatEarly);
+    const std::optional<LeaseEnd> end = ends_.find(hash);
+    if (!end) return counters_.add(Counter::kHeartbeatUnknown);
+    counters_.add(*end == LeaseEnd::kExpired ? Counter::kHeartbeatExpired
+                                             : Counter::kHeartbeatEnded);
   }
 
   // Takes a free record for an id that is not in the index.
@@ -466,6 +478,7 @@ class LeaseTable::Impl {
       ended.readers_done = static_cast<std::uint32_t>(group.readers.size());
       ended.readers_expected = group.readers_expected;
     }
+    ends_.add(LeaseIndex::hash(ended.id.str()), end);
     ended_.push_back(std::move(ended));
     --live_;
     release(number);
@@ -479,6 +492,7 @@ class LeaseTable::Impl {
   DeadlineBounds bounds_;
   ReaderNames readers_;
   std::vector<LeaseEnded> ended_;
+  RecentEnds ends_;
   Counters counters_;
   std::size_t live_ = 0;
   std::size_t in_batch_ = 0;

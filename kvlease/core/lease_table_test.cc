@@ -139,10 +139,31 @@ TEST(LeaseTableTest, OnlyAGrantCreatesALease) {  // L5
   rank.renew({"b"}, at(0));  // in batch is not live
   EXPECT_EQ(rank.table.live(), 0u);
   EXPECT_EQ(rank.table.in_batch(), 1u);
-  EXPECT_EQ(rank.count(Counter::kHeartbeatUnknown), 3u);
+  EXPECT_EQ(rank.count(Counter::kHeartbeatUnknown), 2u);
+  EXPECT_EQ(rank.count(Counter::kHeartbeatEarly), 1u);
   EXPECT_EQ(rank.count(Counter::kCompletionUnknown), 1u);
   EXPECT_THAT(rank.sweep(at(100)), IsEmpty());
   EXPECT_EQ(rank.table.next_deadline(), kNever);
+}
+
+TEST(LeaseTableTest, AHeartbeatAfterTheEndIsCountedByCause) {  // L5
+  TestRank rank;
+  for (const auto& [id, slot] : {std::pair{"read", 1}, {"cut", 2}, {"dead", 3}, {"again", 4}}) {
+    rank.grant(id, static_cast<std::uint32_t>(slot), kThirtySeconds, at(0));
+  }
+  rank.complete("read", 1, kReader, at(1));
+  rank.table.end(LeaseId{"cut"}, LeaseEnd::kDrained, at(2));
+  rank.table.end(LeaseId{"again"}, LeaseEnd::kReleased, at(2));
+  rank.sweep(at(30));
+  rank.grant("again", 4, kThirtySeconds, at(30));  // as tests may; what is live is renewed
+  rank.renew({"read", "cut", "dead", "again", "nobody"}, at(31));
+  EXPECT_EQ(rank.count(Counter::kHeartbeatEnded), 2u);
+  EXPECT_EQ(rank.count(Counter::kHeartbeatExpired), 1u);
+  EXPECT_EQ(rank.count(Counter::kHeartbeatUnknown), 1u);
+  EXPECT_EQ(rank.count(Counter::kLeasesRenewed), 1u);
+  EXPECT_EQ(rank.sweep(at(60)).size(), 1u);
+  rank.renew({"again"}, at(60));  // the last end counts
+  EXPECT_EQ(rank.count(Counter::kHeartbeatExpired), 2u);
 }
 
 TEST(LeaseTableTest, EveryEndFencesItsSlotOnce) {  // L23

@@ -56,11 +56,14 @@ TEST(NixlAgent, ReadsInBoundedPosts) {
   if (library == nullptr) return;
   Pair pair(*library, 4 * kMiB, 64 * 1024, 256 * 1024, "bounded");
   const TransferHandle read = pair.read_all(64).value();
+  const Duration first_post = pair.reader.transport->post_time(read);
+  EXPECT_GT(first_post, Duration::zero());
   // 16 posts of 256 KiB, at most one a call: it cannot be done before the 15th poll.
   for (int polls = 0; polls < 14; ++polls) {
     ASSERT_EQ(pair.reader.transport->poll(read), TransferState::kInProgress);
   }
   EXPECT_EQ(pair.wait_for(read), TransferState::kDone);
+  EXPECT_GT(pair.reader.transport->post_time(read), first_post);  // of all 16
   EXPECT_EQ(pair.reader.memory, pair.source.memory);
   pair.reader.transport->release(read);
 }

@@ -11,11 +11,13 @@ const std::vector<CounterFamily> kFamilies{
      "",
      {{Counter::kHeartbeatsReceived, ""}}},
     {"kvlease_heartbeat_ids_total",
-     "Ids in received heartbeats, on all ranks: renewed, of no live lease here (L5), of a hold "
-     "that "
-     "is not renewable (L39), or empty.",
+     "Ids in received heartbeats, on all ranks: renewed; of no live lease (L5): early, expired, "
+     "ended otherwise, or unknown here; of a hold that is not renewable (L39); or empty.",
      "result",
      {{Counter::kLeasesRenewed, "renewed"},
+      {Counter::kHeartbeatEarly, "early"},
+      {Counter::kHeartbeatExpired, "expired"},
+      {Counter::kHeartbeatEnded, "ended"},
       {Counter::kHeartbeatUnknown, "unknown"},
       {Counter::kHeartbeatHold, "hold"},
       {Counter::kNotifEmptyId, "empty"}}},

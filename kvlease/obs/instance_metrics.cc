@@ -65,7 +65,7 @@ struct InstanceMetrics::Impl {
   void add_constants(const InstanceMetricsOptions& options);
   void take_blocks(const InstanceSnapshot& snapshot);
   void take_ledger(const LeaseLedger& ledger);
-  void take_counters(const Counters& counters);
+  void take_counters(const Counters& counters, const LeaseLedger& ledger);
   void take_vllm(const InstanceSnapshot& snapshot);
 
   MetricFamily& gauge(std::string name, std::string help, std::vector<std::string> labels) {
@@ -183,7 +183,9 @@ struct InstanceMetrics::Impl {
       counter("vllm:nixl_num_failed_notifications_total", "As kvlease_sends_failed_total.", {});
   MetricFamily& nixl_expired =
       counter("vllm:nixl_num_kv_expired_reqs_total",
-              "Leases that expired; once an engine, where vLLM counts ranks (H01).", {});
+              "Leases that expired and holds declined for being about to; once an engine, where "
+              "vLLM counts ranks (H01).",
+              {});
   MetricFamily& nixl_after_expiry = counter("vllm:nixl_num_notifications_after_expiry_total",
                                             "Completions for no live lease, on all ranks.", {});
   MetricFamily& first_token =
@@ -285,7 +287,7 @@ void InstanceMetrics::Impl::on_lease_ended(const Event& event) {
 void InstanceMetrics::Impl::take_snapshot(const InstanceSnapshot& snapshot) {
   take_blocks(snapshot);
   take_ledger(snapshot.ledger);
-  take_counters(snapshot.counters);
+  take_counters(snapshot.counters, snapshot.ledger);
   take_vllm(snapshot);
   oldest_lease_age.set(to_seconds(snapshot.oldest_lease_age), {});
   requests_tracked.set(number(snapshot.requests_tracked), {});
@@ -312,10 +314,9 @@ void InstanceMetrics::Impl::take_ledger(const LeaseLedger& ledger) {
   for (const LeaseEnd end : kLeaseEnds) {
     leases_ended.set(number(ledger.ended[static_cast<std::size_t>(end)]), {lease_end_name(end)});
   }
-  nixl_expired.set(number(ledger.ended[static_cast<std::size_t>(LeaseEnd::kExpired)]), {});
 }
 
-void InstanceMetrics::Impl::take_counters(const Counters& counters) {
+void InstanceMetrics::Impl::take_counters(const Counters& counters, const LeaseLedger& ledger) {
   for (const auto& [table, family] : counted) {
     for (const auto& [counter, label_value] : table->series) {
       const double value = number(counters.value(counter));
@@ -326,6 +327,8 @@ void InstanceMetrics::Impl::take_counters(const Counters& counters) {
       number(counters.value(Counter::kReadsFailed) + counters.value(Counter::kReadsTimedOut) +
              counters.value(Counter::kHandshakesFailed) + counters.value(Counter::kSendFailures)),
       {});
+  const std::uint64_t expired = ledger.ended[static_cast<std::size_t>(LeaseEnd::kExpired)];
+  nixl_expired.set(number(expired + counters.value(Counter::kHoldsDeclined)), {});
   nixl_failed_notifs.set(number(counters.value(Counter::kSendFailures)), {});
   nixl_after_expiry.set(number(counters.value(Counter::kCompletionUnknown)), {});
 }

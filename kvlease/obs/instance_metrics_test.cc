@@ -62,10 +62,13 @@ TEST_F(InstanceMetricsTest, H01_AnExpiryIsCountedOnceAnEngine) {
   EXPECT_EQ(ended[0].readers_done, 0u);
   metrics.on_event(ended_event(ended[0]));
 
-  const Scrape seen = scrape(snapshot_of(engine, at(30)));
+  InstanceSnapshot snapshot = snapshot_of(engine, at(30));
+  const Scrape seen = scrape(snapshot);
   EXPECT_EQ(seen.value(R"(kvlease_leases_ended_total{end="expired"})"), 1);
   EXPECT_EQ(seen.value(R"(kvlease_leases_ended_total{end="completed"})"), 0);
   EXPECT_EQ(seen.value("vllm:nixl_num_kv_expired_reqs_total"), 1);
+  snapshot.counters.add(Counter::kHoldsDeclined, 2);  // vLLM counts them there, too (L41)
+  EXPECT_EQ(scrape(snapshot).value("vllm:nixl_num_kv_expired_reqs_total"), 3);
   EXPECT_EQ(seen.value(R"(kvlease_lease_held_seconds_count{end="expired"})"), 1);
   EXPECT_EQ(seen.value(R"(kvlease_lease_held_seconds_sum{end="expired"})"), 30);
 }

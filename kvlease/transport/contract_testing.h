@@ -355,7 +355,10 @@ TEST_P(TransportContract, FinalStateStaysAndHandlesAreNotReused) {
   const Lists lists = prepare(consumer_, producer_);
   const TransferHandle first = post(consumer_, lists, first_blocks(2));
   ASSERT_EQ(wait_final(consumer_, first), TransferState::kDone);
+  const Duration post_time = consumer_.transport->post_time(first);
+  EXPECT_GE(post_time, Duration::zero());
   for (int i = 0; i < 3; ++i) EXPECT_EQ(consumer_.transport->poll(first), TransferState::kDone);
+  EXPECT_EQ(consumer_.transport->post_time(first), post_time);
   consumer_.transport->release(first);
   const TransferHandle second = post(consumer_, lists, first_blocks(2));
   EXPECT_NE(first, second);
