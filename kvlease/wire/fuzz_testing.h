@@ -11,6 +11,7 @@
 
 #include "kvlease/base/check.h"
 #include "kvlease/wire/handshake.h"
+#include "kvlease/wire/kv_transfer_config.h"
 #include "kvlease/wire/kv_transfer_params.h"
 #include "kvlease/wire/notification.h"
 
@@ -69,12 +70,40 @@ inline void check_kv_transfer_params(std::string_view json) {
   if (const Result<KvTransferParams> params = parse(json)) check_round_trip(*params, parse);
 }
 
+// What was taken holds what L12 and L13 promise; the same text is taken the same way again.
+inline void check_kv_transfer_config(std::string_view json) {
+  using std::chrono_literals::operator""ms;
+  const Result<KvTransferConfig> config = parse_kv_transfer_config(json);
+  const Result<KvTransferConfig> again = parse_kv_transfer_config(json);
+  KVL_CHECK(config.has_value() == again.has_value(), "a text has one meaning");
+  if (!config) {
+    KVL_CHECK(!config.error().message.empty(), "a refusal says why");
+    return;
+  }
+  const LeaseConfig& lease = config->lease;
+  KVL_CHECK(lease == again->lease && config->warnings == again->warnings, "a text has one meaning");
+  KVL_CHECK(lease.times.duration >= 50ms && lease.times.heartbeat_interval >= 1ms, "L13");
+  KVL_CHECK(lease.times.heartbeat_interval <= lease.times.extension / 2, "L13");
+  KVL_CHECK(lease.lease_max_hold >= lease.times.duration, "L48");
+  KVL_CHECK(lease.lease_slots >= 2 && lease.lease_slots <= 1u << 24, "L22");
+  KVL_CHECK(lease.lease_max_blocks_fraction > 0 && lease.lease_max_blocks_fraction <= 1, "L43");
+  KVL_CHECK(lease.hold_max_blocks_fraction > 0 && lease.hold_max_blocks_fraction <= 1, "L49");
+  KVL_CHECK(lease.handshake_timeout >= 1ms && lease.load_timeout >= 1ms, "L48");
+  KVL_CHECK(lease.engine_ttl >= 1ms && lease.hold_ttl >= 50ms, "L32, L39");
+  KVL_CHECK(
+      lease.hold_max_lifetime == Duration::zero() || lease.hold_max_lifetime >= lease.hold_ttl,
+      "L39");
+  KVL_CHECK(lease.notification_bytes_max >= 256 && lease.notification_bytes_max <= 1u << 20, "L17");
+  KVL_CHECK(lease.recompute_threshold <= 2147483647, "L42");
+  KVL_CHECK(!config->engine_id || config->engine_id->str().find('/') == std::string::npos, "L7");
+}
+
 inline void check_handshake(std::string_view json) {
   if (const auto request = parse_handshake_request(json)) {
-    check_round_trip(*request, parse_handshake_request);
+    check_round_trip(*request, [](std::string_view text) { return parse_handshake_request(text); });
   }
   if (const auto reply = parse_handshake_reply(json)) {
-    check_round_trip(*reply, parse_handshake_reply);
+    check_round_trip(*reply, [](std::string_view text) { return parse_handshake_reply(text); });
   }
 }
 
