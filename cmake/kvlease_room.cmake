@@ -73,6 +73,19 @@ function(kvlease_room name)
   endif()
 endfunction()
 
+# Puts kvlease/<room>/<file> into the room's library as the text that the function `name` (declared
+# in <name>.h) returns. No `)page"` in the file; at most 65,536 bytes, as long as a literal may be.
+function(kvlease_page room file name)
+  set(source ${PROJECT_SOURCE_DIR}/kvlease/${room}/${file})
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${source})
+  file(READ ${source} KVLEASE_PAGE)
+  set(KVLEASE_PAGE_HEADER kvlease/${room}/${name}.h)
+  set(KVLEASE_PAGE_NAME ${name})
+  set(generated ${PROJECT_BINARY_DIR}/generated/${name}.cc)
+  configure_file(${PROJECT_SOURCE_DIR}/cmake/page.cc.in ${generated} @ONLY)
+  target_sources(kvlease_${room} PRIVATE ${generated})
+endfunction()
+
 # Finds RapidCheck once, as the imported target kvlease_rapidcheck.
 function(kvlease_find_rapidcheck)
   if(NOT TARGET kvlease_rapidcheck)

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <utility>
+#include <string_view>
 #include <vector>
 
 namespace kvlease {
@@ -77,6 +77,7 @@ struct EventsView {
 struct InstanceRow {
   std::string url;
   std::string role;     // prefill or decode, as its router says; empty without one
+  std::string state;    // backend_state_name, as its router says; empty without one
   std::string problem;  // why `view` is not there
   std::optional<InstanceView> view;
   std::vector<EventView> events;  // newest first
@@ -87,5 +88,54 @@ struct ClusterView {
   std::vector<InstanceRow> instances;
   bool operator==(const ClusterView&) const = default;
 };
+
+// The engine's name, or the address of one that has not answered.
+std::string shown_name(const InstanceRow& row);
+// host:port
+std::string shown_url(const InstanceRow& row);
+
+// One element of a list that was made of all instances' lists; the view outlives it.
+template <typename Element>
+struct Placed {
+  const InstanceRow* instance;
+  const Element* element;
+};
+
+// The listed leases, the nearest to their ends first.
+std::vector<Placed<LeaseView>> leases_by_slack(const ClusterView& view);
+// The newest first, without heartbeats: what they do shows in the leases.
+std::vector<Placed<EventView>> newest_events(const ClusterView& view);
+// All live leases, listed or not.
+std::uint64_t leases_live(const ClusterView& view);
+
+// One client's request under way in a router.
+struct RoutedView {
+  std::string request;
+  std::string state;  // routed_state_name
+  double age_s = 0;
+  std::string prefill;  // URLs; empty: not chosen yet, or none
+  std::string decode;
+  bool operator==(const RoutedView&) const = default;
+};
+
+// One series of a router's counters, as scraped: kvlease_route_NAME_total{…="LABEL"}.
+struct RouteCounterView {
+  std::string name;
+  std::string label;  // empty: the family has none
+  double value = 0;
+  bool operator==(const RouteCounterView&) const = default;
+};
+
+struct RouterView {
+  std::string status;
+  std::uint64_t requests_under_way = 0;
+  std::vector<RoutedView> requests;         // the oldest of them, oldest first
+  std::vector<std::string> backend_states;  // in the order of the instances
+  std::vector<RouteCounterView> counters;
+  bool operator==(const RouterView&) const = default;
+};
+
+// The router's counters in what it tells Prometheus.
+std::vector<RouteCounterView> route_counters(std::string_view scrape);
 
 }  // namespace kvlease

@@ -201,16 +201,6 @@ std::string shown_role(const InstanceRow& row) {
   return "both";
 }
 
-std::string shown_url(const InstanceRow& row) {
-  const std::string_view url = row.url;
-  const std::size_t scheme = url.find("://");
-  return std::string(scheme == std::string_view::npos ? url : url.substr(scheme + 3));
-}
-
-std::string shown_name(const InstanceRow& row) {
-  return row.view && !row.view->engine.empty() ? row.view->engine : shown_url(row);
-}
-
 // The blocks of an instance, each state by its share of `width`; what is not none gets at least one
 // character.
 std::string blocks_bar(const BlocksView& blocks, std::size_t width) {
@@ -241,12 +231,6 @@ std::string shown_leased(const InstanceRow& row) {
 Style state_style(std::string_view status) {
   if (status == "ready") return Style::kGood;
   return Style::kWarning;
-}
-
-std::uint64_t leases_live(const ClusterView& view) {
-  std::uint64_t live = 0;
-  for (const InstanceRow& row : view.instances) live += row.view ? row.view->leases_live : 0;
-  return live;
 }
 
 void put_head(Frame& frame, const ClusterView& view, const TopFrameOptions& options) {
@@ -315,25 +299,12 @@ void put_instances(Frame& frame, const ClusterView& view, std::size_t width) {
   }
 }
 
-struct LeaseRow {
-  const InstanceRow* instance;
-  const LeaseView* lease;
-};
-
-// The nearest to their ends first.
-std::vector<LeaseRow> leases_by_slack(const ClusterView& view) {
-  std::vector<LeaseRow> leases;
-  for (const InstanceRow& row : view.instances) {
-    if (!row.view) continue;
-    for (const LeaseView& lease : row.view->leases) leases.push_back({&row, &lease});
-  }
-  std::ranges::stable_sort(leases, {}, [](const LeaseRow& row) { return row.lease->slack_s; });
-  return leases;
-}
+using LeaseRow = Placed<LeaseView>;
+using EventRow = Placed<EventView>;
 
 std::string shown_reader(const LeaseRow& row) {
-  const std::string reader = row.lease->reader.empty() ? "-" : row.lease->reader;
-  return row.lease->hold ? "hold " + reader : reader;
+  const std::string reader = row.element->reader.empty() ? "-" : row.element->reader;
+  return row.element->hold ? "hold " + reader : reader;
 }
 
 Style slack_style(const LeaseView& lease) {
@@ -347,7 +318,7 @@ void put_leases(Frame& frame, std::span<const LeaseRow> leases, std::uint64_t li
   const std::string of =
       live == leases.size() ? "" : " " + shown_count(leases.size()) + "/" + shown_count(live);
   const std::size_t id_width =
-      longest(leases, 16, 160, [](const LeaseRow& row) { return row.lease->id; });
+      longest(leases, 16, 160, [](const LeaseRow& row) { return row.element->id; });
   const std::size_t name_width =
       longest(leases, 7, 24, [](const LeaseRow& row) { return shown_name(*row.instance); });
   const std::size_t reader_width = longest(leases, 6, 24, shown_reader);
@@ -360,7 +331,7 @@ void put_leases(Frame& frame, std::span<const LeaseRow> leases, std::uint64_t li
                     width);
   table.title(frame);
   for (const LeaseRow& row : leases) {
-    const LeaseView& lease = *row.lease;
+    const LeaseView& lease = *row.element;
     table.row(frame, {{lease.id},
                       {shown_name(*row.instance)},
                       {shown_reader(row)},
@@ -368,24 +339,6 @@ void put_leases(Frame& frame, std::span<const LeaseRow> leases, std::uint64_t li
                       {shown_seconds(lease.age_s)},
                       {shown_seconds(lease.slack_s), slack_style(lease)}});
   }
-}
-
-struct EventRow {
-  const InstanceRow* instance;
-  const EventView* event;
-};
-
-// The newest first. Heartbeats are left out: what they do shows in the leases.
-std::vector<EventRow> newest_events(const ClusterView& view) {
-  std::vector<EventRow> events;
-  for (const InstanceRow& row : view.instances) {
-    for (const EventView& event : row.events) {
-      if (event.event == "leases_renewed" || event.event == "heartbeat_sent") continue;
-      events.push_back({&row, &event});
-    }
-  }
-  std::ranges::stable_sort(events, {}, [](const EventRow& row) { return row.event->age_s; });
-  return events;
 }
 
 // What the counts of the events are counts of.
@@ -434,7 +387,7 @@ void put_events(Frame& frame, std::span<const EventRow> events, std::size_t widt
                     width);
   table.title(frame);
   for (const EventRow& row : events) {
-    const EventView& event = *row.event;
+    const EventView& event = *row.element;
     table.row(frame, {{shown_seconds(event.age_s)},
                       {shown_name(*row.instance)},
                       {event.event, event_style(event.event)},

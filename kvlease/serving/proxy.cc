@@ -43,6 +43,7 @@ Result<std::unique_ptr<Proxy>> Proxy::start(EventLoop& loop, ProxyOptions option
                          });
   if (!server) return std::unexpected(server.error());
   proxy->server_.emplace(std::move(*server));
+  proxy->open_overview();
   for (const BackendRole role : {BackendRole::kPrefill, BackendRole::kDecode}) {
     for (std::size_t i = 0; i < proxy->urls(role).size(); ++i) {
       proxy->tell_backend(role, i, BackendState::kUnprobed);
@@ -82,6 +83,7 @@ bool Proxy::drained(Instant now) const {
 }
 
 void Proxy::handle(HttpRequest request, HttpResponder responder) {
+  if (overview_->handle(request, responder)) return;
   const std::string_view path = request.path;
   const bool completions = path == "/v1/completions" || path == "/v1/chat/completions";
   const bool known = completions || path == "/v1/models" || path == "/health" ||

@@ -24,6 +24,7 @@
 #include "kvlease/runtime/http_client.h"
 #include "kvlease/runtime/http_server.h"
 #include "kvlease/runtime/loop.h"
+#include "kvlease/serving/overview.h"
 #include "kvlease/serving/rare_warnings.h"
 
 namespace kvlease {
@@ -131,6 +132,10 @@ class Proxy {
                              const std::vector<LeaseId>& leases) const;
   void end_lease(Routed& routed, LeaseAction action);
 
+  // proxy_view.cc
+  void open_overview();
+  RouterView router_view();
+
   // proxy_request.cc
   void route(HttpRequest request, HttpResponder responder);
   Result<std::optional<Target>> chosen_prefill(const HttpRequest& request) const;
@@ -172,6 +177,7 @@ class Proxy {
   std::map<std::uint64_t, HttpCall> calls_;
   std::uint64_t next_number_ = 1;
   RareWarnings warnings_;
+  std::optional<Overview> overview_;
   std::optional<Instant> draining_until_;
 };
 
