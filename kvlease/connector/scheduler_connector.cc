@@ -33,7 +33,12 @@ SchedulerConnector::SchedulerConnector(const SchedulerConnectorOptions& options)
                    .back_off_max = options.config.handshake_timeout / 4,
                    .refresh_interval_min = options.config.times.heartbeat_interval,
                    .peer_ttl = options.config.engine_ttl,
-                   .jitter_seed = options.seed + 1}) {}
+                   .jitter_seed = options.seed + 1}) {
+  if (!options.config.lease_adaptive) return;
+  adaptive_.emplace(AdaptiveLeaseOptions{.duration_min = options.config.lease_duration_min,
+                                         .duration_max = options.config.times.duration,
+                                         .ranks = options.facts.tp_size});
+}
 
 Result<void> SchedulerConnector::admit(const RequestView& request, const AdmissionNeed& need) {
   const auto& params = request.kv_transfer_params;
@@ -144,14 +149,17 @@ RequestFinished SchedulerConnector::finish_remote_decode(const RequestView& requ
   const std::uint32_t block_size = options_.facts.identity.block_size;
   const auto leased =
       block_ids.first(std::min(block_ids.size(), (prompt_tokens + block_size - 1) / block_size));
-  LeaseGrant grant = leases_.grant(lease, leased, options_.config.times, now);  // L1
+  const LeaseTimes times =
+      adaptive_ ? derive_lease_times(adaptive_->duration(now)) : options_.config.times;
+  LeaseGrant grant = leases_.grant(lease, leased, times, now);  // L1
   grant.lifetime_max = options_.config.lease_max_hold;
+  grant.observed = adaptive_.has_value();
   next_.reqs_to_send.push_back(std::move(grant));
   emit({.kind = EventKind::kLeaseGranted,
         .request = request.id,
         .lease = lease,
         .count = leased.size(),
-        .length = options_.config.times.duration});
+        .length = times.duration});
   return {.delay_free = true,
           .num_leased_blocks = leased.size(),
           .kv_transfer_params =
@@ -161,7 +169,7 @@ RequestFinished SchedulerConnector::finish_remote_decode(const RequestView& requ
                                std::min<std::size_t>(num_tokens_with_kv, prompt_tokens)),
                            .digested = request.prompt_token_ids,
                            .cache_keys = request.cache_keys,
-                           .duration = options_.config.times.duration})};
+                           .times = times})};
 }
 
 KvTransferParams SchedulerConnector::make_params(const Handed& handed) const {
@@ -185,14 +193,13 @@ KvTransferParams SchedulerConnector::make_params(const Handed& handed) const {
       .remote_num_tokens = handed.num_tokens_with_kv,
       .remote_blocks_expiry_time = handed.expires_at,
       .transfer_mode = facts.identity.transfer_mode,
-      .kvlease =
-          LeaseReference{.incarnation = facts.incarnation,
-                         .slot = handed.reservation.slot,
-                         .word = handed.reservation.word,
-                         .digest = digest_tokens(handed.digested, handed.cache_keys),
-                         .digest_tokens = static_cast<std::uint32_t>(handed.digested.size()),
-                         .lease_duration_ms = in_ms(handed.duration),
-                         .heartbeat_interval_ms = in_ms(options_.config.times.heartbeat_interval)}};
+      .kvlease = LeaseReference{.incarnation = facts.incarnation,
+                                .slot = handed.reservation.slot,
+                                .word = handed.reservation.word,
+                                .digest = digest_tokens(handed.digested, handed.cache_keys),
+                                .digest_tokens = static_cast<std::uint32_t>(handed.digested.size()),
+                                .lease_duration_ms = in_ms(handed.times.duration),  // L14
+                                .heartbeat_interval_ms = in_ms(handed.times.heartbeat_interval)}};
   params.kvlease->seal = seal_reference(facts.seal_key, sealed_reference(params));  // L52
   return params;
 }
@@ -237,6 +244,9 @@ ConnectorUpdate SchedulerConnector::update_connector_output(std::span<const Work
     for (const SuspectPeer& suspected : output.suspect_peers) on_suspect(suspected, now);
   }
   for (EngineLeaseEnded& ended : leases_.take_ended()) {
+    if (adaptive_ && ended.end == LeaseEnd::kExpired && !is_hold(ended.id)) {
+      adaptive_->on_expired(ended.duration, now);
+    }
     forget_hold(ended.id);
     emit({.kind = EventKind::kLeaseEnded,
           .lease = ended.id,
@@ -247,7 +257,18 @@ ConnectorUpdate SchedulerConnector::update_connector_output(std::span<const Work
           .silent = ended.silent});
     update_.finished_sending.push_back(std::move(ended));
   }
+  learn_lease_duration(outputs, now);
   return std::exchange(update_, {});
+}
+
+// What the ranks saw of leases' waits for their readers decides on the next leases' duration (L14).
+void SchedulerConnector::learn_lease_duration(std::span<const WorkerOutput> outputs, Instant now) {
+  if (!adaptive_) return;
+  for (const WorkerOutput& output : outputs) {
+    for (const LeaseWait& wait : output.lease_waits) adaptive_->observe(wait, now);
+    if (output.counters.value(Counter::kSignsForeign) > 0) adaptive_->on_foreign_reader(now);
+  }
+  adaptive_->duration(now);  // shrinks while the engine turns
 }
 
 bool SchedulerConnector::release(const LeaseId& lease) {

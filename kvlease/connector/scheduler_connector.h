@@ -25,6 +25,7 @@
 #include "kvlease/base/time.h"
 #include "kvlease/connector/step_metadata.h"
 #include "kvlease/connector/transfer_plan.h"
+#include "kvlease/core/adaptive_lease.h"
 #include "kvlease/core/clock_offset.h"
 #include "kvlease/core/counters.h"
 #include "kvlease/core/engine_leases.h"
@@ -202,6 +203,10 @@ class SchedulerConnector {
   // Events that nobody takes are kept up to a bound; the newest are dropped and counted (L43).
   std::vector<Event> take_events();
   const EngineLeases& leases() const { return leases_; }
+  // What the next lease gets: as configured, or what was observed makes of it.
+  Duration lease_duration() const {
+    return adaptive_ ? adaptive_->present() : options_.config.times.duration;
+  }
   std::size_t tracked_requests() const { return loads_.size(); }
   std::size_t handshakes_in_flight() const { return handshakes_.in_flight(); }
   // Remote engines: connected, being connected, or backing off.
@@ -260,13 +265,14 @@ class SchedulerConnector {
     std::uint32_t num_tokens_with_kv = 0;
     std::span<const TokenId> digested;
     std::span<const std::string> cache_keys;
-    Duration duration{};
+    LeaseTimes times{};
     std::optional<double> expires_at = {};  // seconds
   };
 
   bool has_news() const;
 
   // P
+  void learn_lease_duration(std::span<const WorkerOutput> outputs, Instant now);
   RequestFinished finish_remote_decode(const RequestView& request, FinishStatus status,
                                        std::span<const BlockId> block_ids,
                                        std::uint32_t num_tokens_with_kv, Instant now);
@@ -331,6 +337,7 @@ class SchedulerConnector {
 
   SchedulerConnectorOptions options_;
   EngineLeases leases_;
+  std::optional<AdaptiveLease> adaptive_;  // with kv_lease_adaptive
   HeartbeatTracker heartbeats_;
   HandshakeTracker handshakes_;
   std::vector<RankMetadata> ranks_;

@@ -40,12 +40,11 @@ std::optional<RequestFinished> SchedulerConnector::keep_hold(const RequestView& 
   }
   make_room_for_hold(block_ids.size());
   const bool renewable = config.hold_max_lifetime > Duration::zero();
-  LeaseGrant grant = leases_.grant(
-      reservation.id, block_ids,
-      {.duration = config.hold_ttl,
-       .heartbeat_interval = config.times.heartbeat_interval,
-       .extension = renewable ? derive_lease_times(config.hold_ttl).extension : Duration::zero()},
-      now);
+  const LeaseTimes times{
+      .duration = config.hold_ttl,
+      .heartbeat_interval = config.times.heartbeat_interval,
+      .extension = renewable ? derive_lease_times(config.hold_ttl).extension : Duration::zero()};
+  LeaseGrant grant = leases_.grant(reservation.id, block_ids, times, now);
   if (renewable) grant.lifetime_max = config.hold_max_lifetime;
   next_.reqs_to_send.push_back(grant);
   hold_numbers_.emplace(reservation.id, next_hold_);
@@ -64,7 +63,7 @@ std::optional<RequestFinished> SchedulerConnector::keep_hold(const RequestView& 
                               .num_tokens_with_kv = num_tokens_with_kv,
                               .digested = request.token_ids.first(num_tokens_with_kv),
                               .cache_keys = request.cache_keys,
-                              .duration = config.hold_ttl,
+                              .times = times,
                               .expires_at = told_seconds(saturating_add(now, config.hold_ttl))})};
 }
 

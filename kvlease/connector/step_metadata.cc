@@ -30,7 +30,7 @@ auto fields(Like<HeartbeatInfo> auto& v) {
 }
 auto fields(Like<CompletionToSend> auto& v) { return std::tie(v.peer, v.lease); }
 auto fields(Like<LeaseGrant> auto& v) {
-  return std::tie(v.id, v.slot, v.word, v.remaining, v.extension, v.lifetime_max);
+  return std::tie(v.id, v.slot, v.word, v.remaining, v.extension, v.lifetime_max, v.observed);
 }
 auto fields(Like<LeaseEndOrder> auto& v) { return std::tie(v.id, v.end); }
 auto fields(Like<ConnectorMetadata> auto& v) {
@@ -42,6 +42,7 @@ auto fields(Like<LeaseEnded> auto& v) {
   return std::tie(v.id, v.end, v.slot_mismatch, v.readers_done, v.readers_expected, v.held, v.left,
                   v.silent);
 }
+auto fields(Like<LeaseWait> auto& v) { return std::tie(v.needed, v.late); }
 auto fields(Like<FailedRecv> auto& v) { return std::tie(v.request, v.failure); }
 auto fields(Like<LostLease> auto& v) { return std::tie(v.peer, v.lease); }
 auto fields(Like<SuspectPeer> auto& v) { return std::tie(v.peer, v.reason); }
@@ -52,7 +53,8 @@ auto fields(Like<Event> auto& v) {
 }
 auto fields(Like<WorkerOutput> auto& v) {
   return std::tie(v.finished_sending, v.finished_recving, v.failed_recving, v.quiet_recving,
-                  v.lost_leases, v.suspect_peers, v.renewed_metadata, v.counters, v.events);
+                  v.lost_leases, v.suspect_peers, v.renewed_metadata, v.counters, v.events,
+                  v.lease_waits);
 }
 
 class Encoder {

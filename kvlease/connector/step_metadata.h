@@ -106,6 +106,7 @@ struct SuspectPeer {
 // One rank's reports since its last answer.
 struct WorkerOutput {
   std::vector<LeaseEnded> finished_sending;    // copies that ended, fenced (L6, L23)
+  std::vector<LeaseWait> lease_waits;          // for signs of readers, with kv_lease_adaptive
   std::vector<RequestId> finished_recving;     // read and validated on this rank (L24)
   std::vector<FailedRecv> failed_recving;      // takes the failure path; not yet quiet (L27)
   std::vector<RequestId> quiet_recving;        // failed before, its destination may be reused (L26)

@@ -71,7 +71,7 @@ class Draw {
             .reqs_in_batch = list([this] { return lease(); }),
             .reqs_not_processed = list([this] { return lease(); }),
             .reqs_to_send = list([this] {
-              return LeaseGrant{lease(), slot(), number(), length(), length(), length()};
+              return LeaseGrant{lease(), slot(), number(), length(), length(), length(), true};
             }),
             .leases_to_end = list([this] { return LeaseEndOrder{lease(), LeaseEnd::kDrained}; }),
             .leases_to_renew = list([this] { return lease(); })};
@@ -83,6 +83,7 @@ class Draw {
           return LeaseEnded{
               lease(), LeaseEnd::kRecalled, true, small(), small(), length(), length(), length()};
         }),
+        .lease_waits = list([this] { return LeaseWait{length(), true}; }),
         .finished_recving = list([this] { return request(); }),
         .failed_recving = list([this] { return FailedRecv{request(), LoadFailure::kTimedOut}; }),
         .quiet_recving = list([this] { return request(); }),

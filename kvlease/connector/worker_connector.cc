@@ -26,6 +26,11 @@ constexpr std::uint32_t kRefusalsMax = 3;
 constexpr Duration kRenewalBackOffMin = std::chrono::seconds{1};
 constexpr Duration kRenewalBackOffMax = std::chrono::seconds{60};
 
+// A loop is late when it is so for the shortest lease that it may keep (L47).
+LeaseTimes shortest_lease(const LeaseConfig& config) {
+  return config.lease_adaptive ? derive_lease_times(config.lease_duration_min) : config.times;
+}
+
 std::vector<MemoryRegion> entry_descriptors(std::uint64_t address, std::uint32_t count) {
   std::vector<MemoryRegion> descriptors;
   descriptors.reserve(count);
@@ -50,7 +55,7 @@ WorkerConnector::WorkerConnector(const WorkerConnectorOptions& options, Transpor
       entries_(caches.entries, options.word_high),
       leases_({.early_completion_ttl = std::chrono::seconds{60}, .early_completions_max = 10'000},
               entries_),
-      grace_(options.config.times),
+      grace_(shortest_lease(options.config)),
       tracker_({.load_timeout = options.config.load_timeout}) {
   KVL_CHECK(caches.landing.size() >= 2, "a probe needs two landing cells at least");
   for (auto cell = static_cast<std::uint32_t>(caches.landing.size()); cell-- > 0;) {
@@ -144,6 +149,7 @@ void WorkerConnector::poll(Instant now) {
 WorkerOutput WorkerConnector::get_finished(Instant now) {
   poll(now);
   output_.finished_sending = leases_.take_ended();
+  output_.lease_waits = leases_.take_waits();
   for (std::size_t i = 0; i < kCounterCount; ++i) {
     output_.counters.values()[i] +=
         leases_.counters().values()[i] - lease_counters_taken_.values()[i];
@@ -330,10 +336,13 @@ void WorkerConnector::remove_quiet_peers() {
 void WorkerConnector::drain_notifs(Instant now) {
   for (const Notification& notif : transport_->take_notifs()) {
     const ParsedNotif parsed = parse_notif(notif.payload, kNotifReceiveBytesMax);
+    const auto sender = parse_agent_name(notif.sender.str());
+    if (!sender && !std::holds_alternative<MalformedNotif>(parsed)) {
+      output_.counters.add(Counter::kSignsForeign);  // L28
+    }
     if (const auto* heartbeat = std::get_if<HeartbeatNotif>(&parsed)) {
       output_.counters.add(Counter::kNotifEmptyId, heartbeat->empty_pieces);
       leases_.renew(heartbeat->ids, notif.sender, now);
-      const auto sender = parse_agent_name(notif.sender.str());
       emit({.kind = EventKind::kLeasesRenewed,
             .peer = std::string(sender ? sender->engine_id : notif.sender.str()),
             .count = heartbeat->ids.size()});

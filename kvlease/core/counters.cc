@@ -41,6 +41,10 @@ std::string_view counter_name(Counter counter) {
       return "slot_mismatch";
     case Counter::kStallGraces:
       return "stall_graces";
+    case Counter::kSignsLate:
+      return "signs_late";
+    case Counter::kSignsForeign:
+      return "signs_foreign";
     case Counter::kHeartbeatsSent:
       return "heartbeats_sent";
     case Counter::kCompletionsSent:

@@ -29,6 +29,8 @@ enum class Counter : std::uint8_t {
   kNotifEmptyId,            // empty pieces of a heartbeat (L17)
   kSlotMismatch,            // a grant whose word differed (L23)
   kStallGraces,             // turns that began late (L47)
+  kSignsLate,               // the first sign for a lease that had expired
+  kSignsForeign,            // from readers that keep an interval of their own (L28)
   // D: sent and read.
   kHeartbeatsSent,  // messages
   kCompletionsSent,

@@ -166,7 +166,8 @@ void EngineLeases::finish(Lease lease) {
                     .readers_expected = live.ranks.worst.readers_expected,
                     .held = live.ranks.held,
                     .left = live.ranks.left,
-                    .silent = live.ranks.silent});
+                    .silent = live.ranks.silent,
+                    .duration = live.times.duration});
   live_.erase(lease);
 }
 

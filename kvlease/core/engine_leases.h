@@ -56,9 +56,10 @@ struct EngineLeaseEnded {
   std::vector<BlockId> blocks;
   std::uint32_t readers_done = 0;  // of the rank that gave the end, the first of those that did
   std::uint32_t readers_expected = 0;
-  Duration held{};    // the longest of its ranks'
-  Duration left{};    // until expires_at, the least of its ranks'
-  Duration silent{};  // since the last sign of life on any rank
+  Duration held{};      // the longest of its ranks'
+  Duration left{};      // until expires_at, the least of its ranks'
+  Duration silent{};    // since the last sign of life on any rank
+  Duration duration{};  // as granted
   bool operator==(const EngineLeaseEnded&) const = default;
 };
 

@@ -144,7 +144,8 @@ TEST(EngineLeasesTest, TheEndIsTheWorstOfTheRanks) {  // L6
                                                                 .readers_expected = 2,
                                                                 .held = secs(31),
                                                                 .left = secs(1),
-                                                                .silent = secs(8)}));
+                                                                .silent = secs(8),
+                                                                .duration = secs(30)}));
   EXPECT_EQ(ended(leases, LeaseEnd::kExpired), 1u);
   EXPECT_TRUE(leases.ledger().balanced());
 }

@@ -32,6 +32,13 @@ struct LeaseTimes {
   bool operator==(const LeaseTimes&) const = default;
 };
 
+// What one rank saw of a lease's wait for a sign of its reader (kv_lease_adaptive).
+struct LeaseWait {
+  Duration needed{};  // a lease of this duration would just have outlived it
+  bool late = false;  // the lease did not: it had expired
+  bool operator==(const LeaseWait&) const = default;
+};
+
 // One rank's order to keep a lease: what the scheduler half sends to each rank (L1, L22, L46).
 struct LeaseGrant {
   LeaseId id;
@@ -40,6 +47,7 @@ struct LeaseGrant {
   Duration remaining{};              // until expires_at, when the order was built
   Duration extension{};              // 0: a hold that no heartbeat renews (L39)
   Duration lifetime_max = kForever;  // never longer than this from the grant (L48)
+  bool observed = false;             // its waits for its reader are reported (kv_lease_adaptive)
   bool operator==(const LeaseGrant&) const = default;
 };
 

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "kvlease/base/check.h"
+#include "kvlease/core/adaptive_lease.h"
 
 namespace kvlease {
 namespace {
@@ -110,6 +111,17 @@ constexpr std::array kOptions{
               "A renewal keeps a lease at least this long from its arrival.",
               [](const OptionValue& value, LeaseConfig& config) {
                 return assign(config.times.extension, duration_from(value, milliseconds{1}));
+              }},
+    OptionRow{"kv_lease_adaptive", "false", "true or false", "L14",
+              "Leases get shorter than kv_lease_duration as far as what P observes allows.",
+              [](const OptionValue& value, LeaseConfig& config) {
+                return set_bool(config.lease_adaptive, value);
+              }},
+    OptionRow{"kv_lease_duration_min", "kv_lease_duration / 5",
+              "a number of seconds, at least 0.05, at most kv_lease_duration", "L14",
+              "An adaptive lease is never shorter.",
+              [](const OptionValue& value, LeaseConfig& config) {
+                return assign(config.lease_duration_min, duration_from(value, kLeaseDurationMin));
               }},
     OptionRow{"kv_lease_max_hold", "unlimited", "a number of seconds, at least kv_lease_duration",
               "L48", "No renewal keeps a lease longer than this from its grant.",
@@ -217,6 +229,32 @@ std::string value_text(const OptionValue& value) {
   return std::visit(Writer{}, value);
 }
 
+// Errors: as parse_lease_config.
+Result<void> check_adaptive(const LeaseConfig& config) {
+  const LeaseTimes& times = config.times;
+  if (config.lease_duration_min > times.duration) {
+    return error(ErrorCode::kInvalidArgument,
+                 "kv_lease_duration_min is " + seconds_text(config.lease_duration_min) +
+                     " but must be at most kv_lease_duration, which is " +
+                     seconds_text(times.duration));
+  }
+  if (!config.lease_adaptive) return {};
+  if (times != derive_lease_times(times.duration)) {
+    return error(ErrorCode::kInvalidArgument,
+                 "kv_lease_adaptive is true but kv_heartbeat_interval is " +
+                     seconds_text(times.heartbeat_interval) + " and kv_lease_extension is " +
+                     seconds_text(times.extension) +
+                     ": both follow from each lease's duration then, leave them out");
+  }
+  if (times.duration > AdaptiveLease::kDurationMax) {
+    return error(ErrorCode::kInvalidArgument,
+                 "kv_lease_adaptive is true but kv_lease_duration is " +
+                     seconds_text(times.duration) + ": it must be at most " +
+                     seconds_text(AdaptiveLease::kDurationMax) + " then");
+  }
+  return {};
+}
+
 // The checks that concern more than one option. Errors: as parse_lease_config.
 Result<void> check_times(const LeaseConfig& config) {
   const LeaseTimes& times = config.times;
@@ -279,6 +317,7 @@ Result<ParsedLeaseConfig> parse_lease_config(std::span<const Option> options) {
   LeaseConfig& config = parsed.config;
   // Not set: derived below, from the duration that was set.
   config.times.heartbeat_interval = config.times.extension = Duration::zero();
+  config.lease_duration_min = Duration::zero();
   for (const Option& option : options) {
     if (is_foreign_option(option.name)) {
       parsed.warnings.push_back(option.name + " is an option of vLLM that kvlease does not use");
@@ -299,8 +338,13 @@ Result<ParsedLeaseConfig> parse_lease_config(std::span<const Option> options) {
     config.times.heartbeat_interval = derived.heartbeat_interval;
   }
   if (config.times.extension == Duration::zero()) config.times.extension = derived.extension;
-  if (const Result<void> times = check_times(config); !times) {
-    return std::unexpected(times.error());
+  if (config.lease_duration_min == Duration::zero()) {
+    config.lease_duration_min = std::max(kLeaseDurationMin, config.times.duration / 5);
+  }
+  for (const auto& check : {check_times, check_adaptive}) {
+    if (const Result<void> checked = check(config); !checked) {
+      return std::unexpected(checked.error());
+    }
   }
   return parsed;
 }

@@ -25,9 +25,11 @@ struct LeaseConfig {
   LeaseTimes times{.duration = std::chrono::seconds{30},
                    .heartbeat_interval = std::chrono::seconds{5},
                    .extension = std::chrono::seconds{20}};
-  std::uint32_t lease_slots = 65'536;      // kv_lease_slots (L22)
-  double lease_max_blocks_fraction = 0.9;  // kv_lease_max_blocks_fraction (L43)
-  Duration lease_max_hold = kForever;      // kv_lease_max_hold (L48)
+  bool lease_adaptive = false;                            // kv_lease_adaptive
+  Duration lease_duration_min = std::chrono::seconds{6};  // kv_lease_duration_min
+  std::uint32_t lease_slots = 65'536;                     // kv_lease_slots (L22)
+  double lease_max_blocks_fraction = 0.9;                 // kv_lease_max_blocks_fraction (L43)
+  Duration lease_max_hold = kForever;                     // kv_lease_max_hold (L48)
   LoadFailurePolicy load_failure_policy = LoadFailurePolicy::kRecompute;  // kv_load_failure_policy
   Duration handshake_timeout = std::chrono::seconds{10};                  // L48
   Duration load_timeout = std::chrono::seconds{60};                       // kv_load_timeout (L48)
@@ -77,7 +79,8 @@ struct ParsedLeaseConfig {
 
 // Errors: kInvalidArgument naming the option, its value and the allowed range: zero, negative, NaN,
 // infinite or non-numeric durations, an interval that does not fit twice into the extension, a hold
-// limit below the duration, a key that nobody knows (L13). The largest durations saturate to
+// limit below the duration, adaptive leases with an interval or extension of their own or of more
+// than a day, a key that nobody knows (L13). The largest durations saturate to
 // kForever (A18).
 Result<ParsedLeaseConfig> parse_lease_config(std::span<const Option> options);
 

@@ -273,6 +273,32 @@ TEST(LeaseConfigTest, HoldsHaveTheirOptions) {  // L39, L42, L49
             "bidirectional_kv_xfer is 1 but must be true or false");
 }
 
+TEST(LeaseConfigTest, AdaptiveLeasesHaveTheirOptions) {  // L13, L14
+  EXPECT_FALSE(accepted({}).lease_adaptive);
+  EXPECT_EQ(accepted({{"kv_lease_duration", std::int64_t{60}}}).lease_duration_min, secs(12));
+  EXPECT_EQ(accepted({{"kv_lease_duration", 0.1}}).lease_duration_min, secs(0.05));
+  const LeaseConfig set =
+      accepted({{"kv_lease_adaptive", true}, {"kv_lease_duration_min", std::int64_t{2}}});
+  EXPECT_TRUE(set.lease_adaptive);
+  EXPECT_EQ(set.lease_duration_min, secs(2));
+  EXPECT_EQ(refused({{"kv_lease_adaptive", std::int64_t{1}}}),
+            "kv_lease_adaptive is 1 but must be true or false");
+  EXPECT_EQ(refused({{"kv_lease_duration_min", 0.049}}),
+            "kv_lease_duration_min is 0.049 but must be a number of seconds, at least 0.05, at "
+            "most kv_lease_duration");
+  EXPECT_EQ(refused({{"kv_lease_duration_min", std::int64_t{31}}}),
+            "kv_lease_duration_min is 31 s but must be at most kv_lease_duration, which is 30 s");
+  EXPECT_EQ(refused({{"kv_lease_adaptive", true}, {"kv_heartbeat_interval", std::int64_t{4}}}),
+            "kv_lease_adaptive is true but kv_heartbeat_interval is 4 s and kv_lease_extension is "
+            "20 s: both follow from each lease's duration then, leave them out");
+  EXPECT_EQ(refused({{"kv_lease_adaptive", true}, {"kv_lease_duration", std::int64_t{86'401}}}),
+            "kv_lease_adaptive is true but kv_lease_duration is 86401 s: it must be at most 86400 "
+            "s then");
+  EXPECT_THAT(
+      accepted({{"kv_lease_adaptive", true}, {"kv_heartbeat_interval", std::int64_t{5}}}).times,
+      kThirtySeconds);
+}
+
 TEST(LeaseConfigTest, AKeyThatNobodyKnowsIsRefused) {  // L13
   EXPECT_EQ(refused({{"kv_lease_durations", std::int64_t{30}}}),
             "kv_lease_durations is not an option: see docs/configuration.md for those that are");

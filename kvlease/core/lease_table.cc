@@ -15,6 +15,7 @@
 #include "kvlease/base/check.h"
 #include "kvlease/core/agent_name.h"
 #include "kvlease/core/lease_index.h"
+#include "kvlease/core/lease_waits.h"
 #include "kvlease/core/recent_ends.h"
 
 namespace kvlease {
@@ -138,12 +139,14 @@ struct alignas(64) Record {
   // Live: expires_at. In batch: when the oldest early completion is dropped. Else never.
   Instant deadline = kNever;
   Instant expires_at_max;  // live: of lifetime_max
-  Instant alive_at;        // live: the last renewal, or the grant
   Duration extension{};    // live
   SlotId slot;             // live
   std::uint32_t id_length = 0;
   const LeaseId* id = nullptr;  // of the details
+  Instant sign_at;              // live: of life, the last; the grant until the first
   LeaseState state = LeaseState::kFree;
+  bool has_sign = false;                              // live
+  bool observed = false;                              // live
   ReaderNames::Number reader = ReaderNames::kNobody;  // live
   std::array<char, 72> id_head{};                     // of most ids the whole
 };
@@ -176,7 +179,7 @@ using RecordNumber = LeaseIndex::RecordNumber;
 class LeaseTable::Impl {
  public:
   Impl(const LeaseTableLimits& limits, LeaseEntries& entries)
-      : limits_(limits), entries_(entries) {}
+      : limits_(limits), entries_(entries), waits_(limits.waits_max) {}
 
   void admit(const LeaseId& id) {
     KVL_CHECK(!find(id.str()), "an admitted id is neither in batch nor live (L45)");
@@ -204,7 +207,8 @@ class LeaseTable::Impl {
     lease.extension = grant.extension;
     lease.expires_at_max = saturating_add(now, grant.lifetime_max);
     lease.deadline = earlier(saturating_add(now, grant.remaining), lease.expires_at_max);
-    lease.alive_at = now;
+    lease.observed = grant.observed;
+    lease.sign_at = now;
     details(number).granted_at = now;
     ++live_;
     if (entries_.word(grant.slot) == grant.word) {
@@ -238,12 +242,14 @@ class LeaseTable::Impl {
     const std::optional<RecordNumber> number = find(completion.id);
     if (!number) {
       counters_.add(Counter::kCompletionUnknown);  // L5
+      note_late_sign(completion.id, now);
     } else if (record(*number).state == LeaseState::kInBatch) {
       keep_early(*number, completion, sender, now);
-    } else if (count_report(details(*number).groups, completion, sender)) {
-      end_copy(*number, LeaseEnd::kCompleted, /*slot_mismatch=*/false, now);
     } else {
+      note_sign(record(*number), now);
       record(*number).reader = readers_.number(sender);
+      if (!count_report(details(*number).groups, completion, sender)) return;
+      end_copy(*number, LeaseEnd::kCompleted, /*slot_mismatch=*/false, now);
     }
   }
 
@@ -283,6 +289,7 @@ class LeaseTable::Impl {
 
   Instant next_deadline() const { return bounds_.earliest(); }
   std::vector<LeaseEnded> take_ended() { return std::exchange(ended_, {}); }
+  std::vector<LeaseWait> take_waits() { return waits_.take(); }
   std::size_t live() const { return live_; }
   std::size_t in_batch() const { return in_batch_; }
   const Counters& counters() const { return counters_; }
@@ -339,6 +346,7 @@ class LeaseTable::Impl {
       }
       if (lease == nullptr || lease->state != LeaseState::kLive) {
         count_not_live(hashes[i], lease);  // L5: revives nothing
+        note_late_sign(ids[i], now);
         continue;
       }
       if (lease->extension == Duration::zero()) {  // L39: a hold
@@ -348,9 +356,9 @@ class LeaseTable::Impl {
       const Instant until = saturating_add(now, lease->extension);  // L14: its own extension
       // L2: never shortened; L48: never beyond its lifetime_max.
       lease->deadline = std::max(lease->deadline, earlier(until, lease->expires_at_max));
-      lease->alive_at = now;
       entries_.renew(lease->slot);  // L22
       if (reader != ReaderNames::kNobody) lease->reader = reader;
+      note_sign(*lease, now);
       ++renewed;
     }
     counters_.add(Counter::kLeasesRenewed, renewed);
@@ -364,6 +372,22 @@ class LeaseTable::Impl {
     if (!end) return counters_.add(Counter::kHeartbeatUnknown);
     counters_.add(*end == LeaseEnd::kExpired ? Counter::kHeartbeatExpired
                                              : Counter::kHeartbeatEnded);
+  }
+
+  static LeaseSilence silence(const Record& lease) {
+    return {.since = lease.sign_at, .first = !lease.has_sign, .extension = lease.extension};
+  }
+
+  // Most signs come in time and are not the first: they cost a comparison.
+  void note_sign(Record& lease, Instant now) {
+    const bool notable = !lease.has_sign || now - lease.sign_at > lease.extension / 2;
+    if (notable && lease.observed) waits_.on_sign(silence(lease), now);
+    lease.has_sign = true;
+    lease.sign_at = now;
+  }
+
+  void note_late_sign(std::string_view id, Instant now) {
+    if (waits_.on_late_sign(id, now)) counters_.add(Counter::kSignsLate);
   }
 
   // Takes a free record for an id that is not in the index.
@@ -467,12 +491,15 @@ class LeaseTable::Impl {
     // L23: fenced before anybody can see the end. A word that was not the granted one refuses that
     // grant's reader as it stands; one more step could turn it into the granted one.
     if (!slot_mismatch) entries_.end(lease.slot);
+    if (end == LeaseEnd::kExpired && lease.observed) {
+      waits_.on_expired(details(number).id, silence(lease));
+    }
     LeaseEnded ended{.id = details(number).id,
                      .end = end,
                      .slot_mismatch = slot_mismatch,
                      .held = now - details(number).granted_at,
                      .left = remaining(lease.deadline, now),
-                     .silent = now - lease.alive_at};
+                     .silent = now - lease.sign_at};
     for (const ReaderGroup& group : details(number).groups) {
       if (group.readers.size() <= ended.readers_done) continue;
       ended.readers_done = static_cast<std::uint32_t>(group.readers.size());
@@ -497,6 +524,7 @@ class LeaseTable::Impl {
   std::size_t live_ = 0;
   std::size_t in_batch_ = 0;
   std::size_t early_ = 0;  // early completions in all records
+  LeaseWaits waits_;
   std::uint64_t records_scanned_ = 0;
 };
 
@@ -521,6 +549,7 @@ void LeaseTable::end(const LeaseId& id, LeaseEnd end, Instant now) { impl_->end(
 void LeaseTable::sweep(Instant now) { impl_->sweep(now); }
 Instant LeaseTable::next_deadline() const { return impl_->next_deadline(); }
 std::vector<LeaseEnded> LeaseTable::take_ended() { return impl_->take_ended(); }
+std::vector<LeaseWait> LeaseTable::take_waits() { return impl_->take_waits(); }
 std::size_t LeaseTable::live() const { return impl_->live(); }
 std::size_t LeaseTable::in_batch() const { return impl_->in_batch(); }
 std::optional<Instant> LeaseTable::expires_at(const LeaseId& id) const {

@@ -32,6 +32,8 @@ struct LeaseTableLimits {
   std::size_t early_completions_max = 10'000;                // L8
   // Groups of readers kept for one lease; the oldest gives way to a new one (L7, L43).
   std::size_t reader_groups_max = 16;
+  // Of observed leases: waits kept until they are taken, and expired ones that are remembered.
+  std::size_t waits_max = 4096;
 };
 
 // One report `<id>:<n>` as parsed (L7).
@@ -96,6 +98,10 @@ class LeaseTable {
 
   // Takes the copies that have ended since the last call, in order of their ends.
   std::vector<LeaseEnded> take_ended();
+
+  // Takes the waits for signs of observed leases' readers that ended since the last call: the first
+  // of every lease, later ones longer than half of its extension, and late ones.
+  std::vector<LeaseWait> take_waits();
 
   std::size_t live() const;
   std::size_t in_batch() const;

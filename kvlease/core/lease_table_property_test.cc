@@ -140,6 +140,7 @@ class Model {
       counters.add(Counter::kCompletionUnknown);
       return;
     }
+    live_[id].alive_at = now;
     std::vector<Report>& reports = live_[id].reports;
     std::size_t in_group = 0;
     for (const Report& report : reports) {

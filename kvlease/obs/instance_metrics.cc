@@ -112,6 +112,8 @@ struct InstanceMetrics::Impl {
                                          "Since the oldest live lease was granted; 0 without "
                                          "one (L48).",
                                          {});
+  MetricFamily& lease_duration =
+      gauge("kvlease_lease_duration_seconds", "What the next lease gets (L1, L14).", {});
 
   // Blocks.
   MetricFamily& blocks = gauge("kvlease_blocks",
@@ -289,6 +291,7 @@ void InstanceMetrics::Impl::take_snapshot(const InstanceSnapshot& snapshot) {
   take_ledger(snapshot.ledger);
   take_counters(snapshot.counters, snapshot.ledger);
   take_vllm(snapshot);
+  lease_duration.set(to_seconds(snapshot.lease_duration), {});
   oldest_lease_age.set(to_seconds(snapshot.oldest_lease_age), {});
   requests_tracked.set(number(snapshot.requests_tracked), {});
   handshakes_in_flight.set(number(snapshot.handshakes_in_flight), {});

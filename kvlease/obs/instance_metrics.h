@@ -49,6 +49,7 @@ struct InstanceSnapshot {
 
   LeaseLedger ledger;
   Duration oldest_lease_age{};  // 0 without a lease (L48)
+  Duration lease_duration{};    // of the next lease
   Counters counters;            // the engine's own and its ranks', summed
 
   // Since the start.

@@ -98,6 +98,16 @@ TEST_F(InstanceMetricsTest, DeadBlocksAndSlackAreMeasuredOnP) {
   EXPECT_EQ(seen.value("kvlease_lease_slack_seconds_sum"), 16);       // rank 1: 12 + 20 - 16
 }
 
+// L14
+TEST_F(InstanceMetricsTest, SaysWhatTheNextLeaseGets) {
+  InstanceSnapshot snapshot;
+  snapshot.lease_duration = milliseconds(6250);
+  snapshot.counters.add(Counter::kSignsLate, 3);
+  const Scrape seen = scrape(snapshot);
+  EXPECT_EQ(seen.value("kvlease_lease_duration_seconds"), 6.25);
+  EXPECT_EQ(seen.value("kvlease_signs_late_total"), 3);
+}
+
 // Four ranks, each 10 MB in 10 ms: what is a rank's is called so, and the ranks are there to
 // multiply by.
 TEST_F(InstanceMetricsTest, H02_NumbersOfRanksAreLabelledSo) {

@@ -206,6 +206,7 @@ void Instance::metrics(const HttpRequest&, HttpResponder responder) {
                             .known_peers = connector.known_peers(),
                             .ledger = leases.ledger(),
                             .oldest_lease_age = {},
+                            .lease_duration = connector.lease_duration(),
                             .counters = connector.counters(),
                             .preemptions = stats.preemptions,
                             .prompt_tokens = stats.prompt_tokens,

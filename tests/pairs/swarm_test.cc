@@ -22,26 +22,35 @@ struct Met {
   std::uint64_t stale = 0;
   std::uint64_t timed_out = 0;
   std::uint64_t lost = 0;
+  std::uint64_t adapted = 0;  // leases that were granted for less than configured
 };
 
 constexpr Duration kHoldTtl = seconds(4);
 
+enum class LeaseLength : std::uint8_t { kConfigured, kAdaptive };
+
 class Walk {
  public:
-  explicit Walk(std::uint64_t seed) : prng_(seed), world_(network_config()) {
-    faulty_until_ = at(60);
+  explicit Walk(std::uint64_t seed, LeaseLength length = LeaseLength::kConfigured)
+      : prng_(seed), length_(length), world_(network_config()) {
+    faulty_until_ = at(length == LeaseLength::kAdaptive ? 150 : 60);
     for (const char* name : {"P0", "P1", "D0", "D1"}) {
       world_.add(name, engine_options(1u << below(3)));  // ranks beyond the two heads are replicas
     }
   }
 
   void run() {
+    if (length_ == LeaseLength::kAdaptive) hand_over_often();
     for (int step = 0; world_.now() < faulty_until_; ++step) {
       act();
       world_.run_for(milliseconds(one_in(3) ? below(3000) : below(200)));
       check_texts();
     }
     heal();
+    for (const auto& [name, event] : world_.events()) {
+      const bool is_lease = event.kind == EventKind::kLeaseGranted && event.detail.empty();
+      if (is_lease && event.length < world_.options(name).lease.times.duration) ++met_.adapted;
+    }
   }
   std::uint64_t digest() const { return world_.digest(); }
   const Met& met() const { return met_; }
@@ -76,6 +85,11 @@ class Walk {
   InstanceOptions engine_options(std::uint32_t tp) {
     InstanceOptions options{.tp = tp};
     options.lease.times = derive_lease_times(seconds(one_in(2) ? 6 : 2));
+    if (length_ == LeaseLength::kAdaptive) {
+      options.lease.times = derive_lease_times(seconds(15));
+      options.lease.lease_adaptive = true;
+      options.lease.lease_duration_min = milliseconds(500);
+    }
     options.lease.load_timeout = seconds(10);
     options.lease.load_failure_policy =
         one_in(3) ? LoadFailurePolicy::kFail : LoadFailurePolicy::kRecompute;
@@ -102,6 +116,19 @@ class Walk {
                                 .ends_at = faulty_until_});
     }
     return options;
+  }
+
+  // So much that the leases' length adapts.
+  void hand_over_often() {
+    for (std::uint64_t i = 0; i < 3 * AdaptiveLease::kSamplesMin; ++i) {
+      const std::string text = pick_prompt();
+      const Ticket prefill = world_.prefill(pick("P"), text);
+      remember(text, 1);
+      world_.run_for(milliseconds(300));
+      if (world_.outcome(prefill).params.empty()) continue;
+      world_.decode(pick("D"), text, world_.outcome(prefill).params, 1);
+      remember(text, 1);
+    }
   }
 
   std::string pick(std::string_view role) { return std::string(role) + (one_in(2) ? "0" : "1"); }
@@ -277,6 +304,7 @@ class Walk {
   }
 
   Prng prng_;
+  LeaseLength length_;
   Instant faulty_until_{};
   World world_;
   std::vector<Asked> asked_;  // by ticket
@@ -318,6 +346,25 @@ TEST(Swarm, StaysSafeHealsAndRepeats) {
   EXPECT_GT(met.stale, 0u);
   EXPECT_GT(met.timed_out, 0u);
   EXPECT_GT(met.lost, 0u);
+}
+
+// L14: the same with leases whose length follows what P observes.
+TEST(Swarm, StaysSafeHealsAndRepeatsWithAdaptiveLeases) {
+  Met met;
+  for (std::uint64_t seed = 101; seed <= 108 && !HasFailure(); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Walk walk(seed, LeaseLength::kAdaptive);
+    walk.run();
+    Walk again(seed, LeaseLength::kAdaptive);
+    again.run();
+    EXPECT_EQ(walk.digest(), again.digest()) << "two runs of one seed differ";
+    met.adapted += walk.met().adapted;
+    met.expired += walk.met().expired;
+    met.validated += walk.met().validated;
+  }
+  EXPECT_GT(met.adapted, 0u);
+  EXPECT_GT(met.expired, 0u);
+  EXPECT_GT(met.validated, 0u);
 }
 
 }  // namespace
