@@ -45,6 +45,7 @@ struct EngineFacts {
   SealKey seal_key{};
   std::uint32_t word_high = 0;
   CompatibilityIdentity identity;
+  ProtocolRange protocol = kProtocol;
   std::uint32_t tp_size = 1;
   std::string advertise_host;  // what peers are given
   std::uint16_t advertise_port = 0;

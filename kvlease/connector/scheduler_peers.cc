@@ -81,7 +81,7 @@ HandshakeReply SchedulerConnector::handshake_reply(Instant now) const {
   return {.engine_id = options_.facts.engine_id,
           .incarnation = options_.facts.incarnation,
           .seal_key = options_.facts.seal_key,
-          .protocol = kProtocol,
+          .protocol = options_.facts.protocol,
           .identity = options_.facts.identity,
           .times = options_.config.times,
           .clock_seconds = told_seconds(now),
@@ -92,7 +92,7 @@ HandshakeRequest SchedulerConnector::handshake_request(const PeerAddress& addres
   return {.engine_id = options_.facts.engine_id,
           .incarnation = options_.facts.incarnation,
           .expected_engine_id = address.engine,
-          .protocol = kProtocol,
+          .protocol = options_.facts.protocol,
           .identity = options_.facts.identity,
           .tp_size = options_.facts.tp_size};
 }
@@ -132,7 +132,10 @@ void SchedulerConnector::on_handshake(const PeerAddress& address,
   }
   handshakes_.succeeded(address, now);
   counters_.add(Counter::kHandshakesDone);
-  emit({.kind = EventKind::kHandshakeDone, .peer = address.engine.str()});
+  const auto version = choose_protocol(options_.facts.protocol, reply->protocol);
+  emit({.kind = EventKind::kHandshakeDone,
+        .peer = address.engine.str(),
+        .detail = "protocol " + std::to_string(version.value())});  // L30
   const auto ready = ready_.find(address);
   if (ready == ready_.end() || peers_.at(ready->second).reply.incarnation != reply->incarnation) {
     on_new_peer(address, *reply, now);

@@ -90,13 +90,14 @@ std::string to_json(const RankMetadata& rank) {
 }
 
 // Reads the range and says whether there is any use in reading on.
-bool read_protocol(JsonObject& fields, ProtocolRange& protocol, std::optional<Error>& problem) {
+bool read_protocol(JsonObject& fields, const ProtocolRange& ours, ProtocolRange& protocol,
+                   std::optional<Error>& problem) {
   if (auto range = fields.object("protocol", true)) {
     range->integer("min", {.min = 1}, protocol.min);
     range->integer("max", {.min = protocol.min}, protocol.max);
   }
   if (problem) return false;
-  if (auto chosen = choose_protocol(kProtocol, protocol); !chosen) {
+  if (auto chosen = choose_protocol(ours, protocol); !chosen) {
     problem = std::move(chosen).error();
   }
   return !problem;
@@ -262,11 +263,11 @@ std::string to_json(const HandshakeReply& reply) {
   return out.take();
 }
 
-Result<HandshakeRequest> parse_handshake_request(std::string_view json) {
+Result<HandshakeRequest> parse_handshake_request(std::string_view json, const ProtocolRange& ours) {
   std::optional<Error> problem;
   JsonObject fields = open_json(json, kHandshakeBytesMax, "the handshake request", problem);
   HandshakeRequest request;
-  if (read_protocol(fields, request.protocol, problem)) {
+  if (read_protocol(fields, ours, request.protocol, problem)) {
     fields.string("engine_id", kEngineIdRule, request.engine_id);
     fields.hex("incarnation", request.incarnation);
     fields.string("expected_engine_id", kEngineIdRule, request.expected_engine_id);
@@ -277,11 +278,11 @@ Result<HandshakeRequest> parse_handshake_request(std::string_view json) {
   return request;
 }
 
-Result<HandshakeReply> parse_handshake_reply(std::string_view json) {
+Result<HandshakeReply> parse_handshake_reply(std::string_view json, const ProtocolRange& ours) {
   std::optional<Error> problem;
   JsonObject fields = open_json(json, kHandshakeBytesMax, "the handshake reply", problem);
   HandshakeReply reply;
-  if (read_protocol(fields, reply.protocol, problem)) {
+  if (read_protocol(fields, ours, reply.protocol, problem)) {
     fields.string("engine_id", kEngineIdRule, reply.engine_id);
     fields.hex("incarnation", reply.incarnation);
     fields.hex("seal_key", reply.seal_key);

@@ -97,8 +97,12 @@ std::string to_json(const HandshakeReply& reply);
 // Errors: kIncompatible, before anything else is read, when no version of the protocol is common
 // (D15); kInvalidArgument naming the field. A reply that parses has ranks 0 … tp - 1 in order,
 // regions and entries that end inside the address space, and as many entries on every rank.
-Result<HandshakeRequest> parse_handshake_request(std::string_view json);
-Result<HandshakeReply> parse_handshake_reply(std::string_view json);
+// `ours` is what the reader speaks; keys that it does not know are ignored, for a later version may
+// have more.
+Result<HandshakeRequest> parse_handshake_request(std::string_view json,
+                                                 const ProtocolRange& ours = kProtocol);
+Result<HandshakeReply> parse_handshake_reply(std::string_view json,
+                                             const ProtocolRange& ours = kProtocol);
 
 // The highest version that both speak. Errors: kIncompatible with both ranges (L30; A17).
 Result<std::uint32_t> choose_protocol(const ProtocolRange& ours, const ProtocolRange& theirs);

@@ -236,7 +236,7 @@ TEST(Handshake, MalformedRequestsAreRefusedByField) {
   constexpr std::string_view kEngineId =
       "allowed: a string of 1 to 255 printable ASCII characters without '/'";
   expect_refused(
-      parse_handshake_request,
+      [](std::string_view json) { return parse_handshake_request(json); },
       {
           {"[]", "the handshake request is []; allowed: an object"},
           {"{", "the handshake request is no JSON"},
@@ -270,7 +270,7 @@ TEST(Handshake, MalformedRepliesAreRefusedByField) {
   };
   constexpr std::string_view kMilliseconds = " is 0; allowed: an integer from 1 to 9223372036854";
   expect_refused(
-      parse_handshake_reply,
+      [](std::string_view json) { return parse_handshake_reply(json); },
       {
           row("\"ab00", "\"ab0", "`seal_key` is \"ab0"),
           row("\"lease_duration_ms\":30000", "\"lease_duration_ms\":0",
@@ -322,7 +322,7 @@ TEST(Handshake, NumbersOfRanksAndRegionsAreBounded) {  // L43
   EXPECT_TRUE(parse_handshake_reply(with_ranks(kTpMax)).has_value());
   EXPECT_TRUE(parse_handshake_reply(with_regions(kRegionsMax)).has_value());
   expect_refused(
-      parse_handshake_reply,
+      [](std::string_view json) { return parse_handshake_reply(json); },
       {{with_ranks(0), "`ranks` is an array of 0; allowed: an array of 1 to 64 objects"},
        {with_ranks(65), "`ranks` is an array of 65; allowed: an array of 1 to 64 objects"},
        {with_regions(0), "`ranks[0].regions` is an array of 0"},

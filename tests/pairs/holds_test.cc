@@ -67,6 +67,81 @@ TEST_P(Holds, PReadsTheAnswerOfTheTurnBefore) {  // L39, L42
   world.expect_all_back();
 }
 
+// B01, L39: D keeps blocks for a reader that never comes, for as long as it has said and no longer;
+// what the reader says after that ends nothing.
+TEST_P(Holds, B01_BlocksOfAReaderThatNeverComesAreBackAtTheTtl) {
+  InstanceOptions decode = two_way();
+  decode.lease.hold_ttl = seconds(45);
+  decode.scheduler.enable_prefix_caching = false;
+  world.add("P", two_way());
+  world.add("D", decode);
+  std::string held;
+  const std::string conversation = first_turn(held);
+  const Instant held_since = world.now();
+  world.run_for(seconds(10));
+  const Ticket aborted = world.prefill_with("P", conversation + prompt(5, 'b'), "");
+  world.abort(aborted);  // before it has seen what D holds
+  world.run_to(held_since + seconds(44));
+  EXPECT_EQ(world.engine("D").connector().holds(), 1u);
+  EXPECT_GT(world.engine("D").blocks().leased, 0u);
+  world.run_to(held_since + seconds(46));
+  EXPECT_EQ(world.engine("D").connector().holds(), 0u);
+  EXPECT_EQ(world.engine("D").blocks().leased, 0u);
+  EXPECT_EQ(ended("D", LeaseEnd::kExpired), 1u);
+  // The reader comes after all: too late, and it computes the turn itself (L41).
+  const Ticket late = world.prefill_with("P", conversation + prompt(5, 'c'), held);
+  ASSERT_TRUE(world.finishes(late, seconds(30)));
+  EXPECT_EQ(world.outcome(late).text, reference_text(conversation + prompt(5, 'c'), 1));
+  EXPECT_EQ(world.count("P", Counter::kReadsValidated), 0u);
+  world.run_for(seconds(31));  // P's own leases
+  EXPECT_EQ(ended("D", LeaseEnd::kExpired), 1u);
+  world.expect_all_back();
+}
+
+// B01: the same, and the reader has begun. Its destination is quiet only when the read is (L26).
+TEST_P(Holds, B01_AnAbortedReadersBlocksWaitForItsReadAndNothingElse) {
+  add_two_way_pair();
+  std::string held;
+  const std::string conversation = first_turn(held);
+  world.run_for(seconds(31));
+  const std::size_t posted = world.count("P", Counter::kReadsPosted);
+  world.network().set_read_latency(seconds(3));
+  const Ticket reading = world.prefill_with("P", conversation + prompt(5, 'b'), held);
+  ASSERT_TRUE(world.run_until(
+      [&] { return world.count("P", Counter::kReadsPosted) == posted + tp(); }, seconds(1)));
+  world.network().set_read_latency(std::chrono::microseconds(20));  // of the entries
+  world.abort(reading);
+  world.run_for(seconds(2));
+  EXPECT_GT(world.engine("P").blocks().quarantined, 0u);
+  world.run_for(seconds(2));
+  EXPECT_EQ(world.engine("P").blocks().quarantined, 0u);
+  world.run_for(seconds(481));
+  world.expect_all_back();
+}
+
+// C09, L24: a read is done when its bytes have landed here, not when they were asked for; until
+// then the request waits, and the side that is read keeps its blocks.
+TEST_P(Holds, C09_AskedForIsNotArrived) {
+  add_two_way_pair();
+  std::string held;
+  const std::string conversation = first_turn(held);
+  world.run_for(seconds(31));
+  const std::string next = conversation + prompt(5, 'b');
+  world.network().set_read_latency(milliseconds(1900));
+  const Ticket ticket = world.prefill_with("P", next, held);
+  world.run_for(milliseconds(1800));
+  EXPECT_EQ(world.count("P", Counter::kReadsPosted), tp());
+  EXPECT_FALSE(world.finished(ticket));
+  EXPECT_EQ(world.engine("D").connector().holds(), 1u);
+  EXPECT_GT(world.engine("D").blocks().leased, 0u);
+  world.network().set_read_latency(std::chrono::microseconds(20));  // of the entries
+  ASSERT_TRUE(world.finishes(ticket, seconds(1)));
+  EXPECT_EQ(world.outcome(ticket).text, reference_text(next, 1));
+  world.run_for(seconds(1));
+  EXPECT_EQ(world.engine("D").connector().holds(), 0u);
+  EXPECT_EQ(ended("D", LeaseEnd::kCompleted), 1u);
+}
+
 TEST_P(Holds, NoHoldWithoutTheOption) {  // L39
   add_pair();
   const std::string text = prompt(24, 'a');

@@ -39,6 +39,7 @@ EngineFacts make_facts(const InstanceOptions& options, const InstanceIdentity& i
                                  .head_dim = layout.head_dim,
                                  .block_size = layout.block_size,
                                  .kv_cache_layout = "layer,block,kv,head,token"},
+                    .protocol = options.protocol,
                     .tp_size = options.tp,
                     .advertise_host = "127.0.0.1",
                     .advertise_port = identity.port,

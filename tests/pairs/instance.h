@@ -33,6 +33,7 @@ struct InstanceOptions {
   std::vector<std::string> allow_peers = {"127.0.0.1"};
   std::uint32_t landing_cells = 64;
   Duration clock_epoch{};
+  ProtocolRange protocol = kProtocol;  // of an older or a later version
 };
 
 // Who an instance is, this time.

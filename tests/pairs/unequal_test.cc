@@ -90,6 +90,48 @@ TEST_P(Unequal, TheTextIsThatOfASingleInstance) {
   EXPECT_EQ(world.count("P", Counter::kHeartbeatUnknown), 0u);
 }
 
+// E03, L37: of two shards in two replicas each, D reads the shards; the two replicas are no shards
+// more: nothing is read from them and nothing is waited for but their own copy's end.
+TEST(UnequalRanks, E03_ReplicasAreNoShards) {
+  UnequalWorld pair({.prefill_tp = 4, .decode_tp = 2, .num_kv_heads = 2});
+  World& world = pair.world;
+  const std::string text = prompt(22, 'a');
+  pair.expect_hand_off(text);
+  world.run_for(seconds(1));                                  // much less than the lease
+  EXPECT_EQ(world.count("D", Counter::kReadsPosted), 2u);     // one a rank of D
+  EXPECT_EQ(world.count("D", Counter::kReadsValidated), 2u);  // of one shard each
+  EXPECT_EQ(world.count_events("P", EventKind::kLeaseEnded), 1u);
+  EXPECT_EQ(pair.ended(LeaseEnd::kCompleted), 1u);
+  EXPECT_EQ(world.count("P", Counter::kCompletionUnknown), 0u);  // none came after the end
+  world.expect_all_back();
+}
+
+// E04, L7: with four readers of one rank, three reports free nothing, however often they come.
+TEST(UnequalRanks, E04_BlocksStayUntilEveryExpectedReportIsIn) {
+  World world;
+  world.add("P", {.tp = 1, .num_kv_heads = 4});
+  InstanceOptions decode{.tp = 4, .num_kv_heads = 4};
+  fabric::FaultPlan twice;
+  twice.duplicate_notif = fabric::Strikes::always();
+  fabric::FaultPlan lost;
+  lost.drop_notif = fabric::Strikes::always();  // the fourth one's report, and its heartbeats
+  decode.faults = {twice, twice, twice, lost};
+  world.add("D", decode);
+  const std::string text = prompt(22, 'a');
+  const std::string params = world.params_of_prefill("P", text);
+  const std::size_t leased = world.engine("P").blocks().leased;
+  const Ticket ticket = world.decode("D", text, params, 8);
+  ASSERT_TRUE(world.finishes(ticket, seconds(5)));
+  world.run_for(seconds(20));
+  EXPECT_EQ(world.engine("P").blocks().leased, leased);
+  EXPECT_EQ(world.engine("P").connector().leases().live(), 1u);
+  world.run_for(seconds(30));  // a lease, and what the first heartbeats added
+  const auto& ended = world.engine("P").connector().leases().ledger().ended;
+  EXPECT_EQ(ended[static_cast<std::size_t>(LeaseEnd::kExpired)], 1u);
+  EXPECT_EQ(ended[static_cast<std::size_t>(LeaseEnd::kCompleted)], 0u);
+  world.expect_all_back();
+}
+
 // E02, L19: ranks that nobody reads from are renewed, and told, as the others are.
 TEST(UnequalRanks, E02_RanksThatAreNotReadAreRenewedAndTold) {
   UnequalWorld pair({.prefill_tp = 4, .decode_tp = 2, .num_kv_heads = 2});

@@ -352,13 +352,13 @@ Result<HandshakeReply> World::answer(const PeerAddress& address, const Handshake
   if (host == nullptr || !host->instance) {
     return error(ErrorCode::kUnavailable, "connection refused");
   }
-  const auto parsed = parse_handshake_request(to_json(request));
+  const auto parsed = parse_handshake_request(to_json(request), host->options.protocol);
   if (!parsed) return std::unexpected(parsed.error());
   const HandshakeReply reply = host->instance->connector().handshake_reply(now_);
   const auto good =
       check_handshake_request(*parsed, reply, host->options.lease.enforce_handshake_compat);
   if (!good) return std::unexpected(good.error());
-  return parse_handshake_reply(to_json(reply));
+  return parse_handshake_reply(to_json(reply), request.protocol);
 }
 
 }  // namespace kvlease::pairs
