@@ -14,7 +14,7 @@ std::string shown_url(const InstanceRow& row) {
 }
 
 std::string shown_name(const InstanceRow& row) {
-  return row.view && !row.view->engine.empty() ? row.view->engine : shown_url(row);
+  return row.engine.empty() ? shown_url(row) : row.engine;
 }
 
 std::vector<Placed<LeaseView>> leases_by_slack(const ClusterView& view) {

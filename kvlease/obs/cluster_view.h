@@ -78,6 +78,7 @@ struct InstanceRow {
   std::string url;
   std::string role;     // prefill or decode, as its router says; empty without one
   std::string state;    // backend_state_name, as its router says; empty without one
+  std::string engine;   // as it called itself last
   std::string problem;  // why `view` is not there
   std::optional<InstanceView> view;
   std::vector<EventView> events;  // newest first
@@ -89,7 +90,7 @@ struct ClusterView {
   bool operator==(const ClusterView&) const = default;
 };
 
-// The engine's name, or the address of one that has not answered.
+// The engine's name, or the address of one that has never answered.
 std::string shown_name(const InstanceRow& row);
 // host:port
 std::string shown_url(const InstanceRow& row);

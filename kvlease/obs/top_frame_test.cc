@@ -24,6 +24,7 @@ ClusterView cluster() {
   InstanceRow p1{
       .url = "http://127.0.0.1:8100",
       .role = "prefill",
+      .engine = "P1",
       .view = InstanceView{
           .engine = "P1",
           .role = "kv_producer",
@@ -53,6 +54,7 @@ ClusterView cluster() {
                 .length_s = 30}};
   InstanceRow d1{.url = "http://10.0.0.7:8200",
                  .role = "decode",
+                 .engine = "D1",
                  .view = InstanceView{
                      .engine = "D1",
                      .role = "kv_consumer",
@@ -197,7 +199,7 @@ TEST(TopFrame, NoTextSteersTheTerminal) {  // L44
       "31m\xc2\x9b\xe2\x80\xae<b>";
   ClusterView view = cluster();
   for (InstanceRow& row : view.instances) {
-    row.url = row.role = row.problem = bad;
+    row.url = row.role = row.engine = row.problem = bad;
     if (row.view) {
       row.view->engine = row.view->status = row.view->role = bad;
       for (LeaseView& lease : row.view->leases) lease.id = lease.reader = bad;

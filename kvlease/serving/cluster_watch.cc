@@ -109,6 +109,7 @@ void ClusterWatch::on_leases(Instance& instance, const Result<HttpResponse>& res
   Result<InstanceView> view = read_answer(response, parse_instance_view);
   instance.problem = view ? "" : printable(view.error().message, kProblemBytesMax);
   instance.view.reset();
+  if (view) instance.engine = view->engine;
   if (view) instance.view = *std::move(view);
   on_answered();
 }
@@ -148,6 +149,7 @@ ClusterView ClusterWatch::view(Instant now) const {
   for (const Instance& instance : instances_) {
     InstanceRow& row = view.instances.emplace_back(InstanceRow{.url = text_of(instance.who.url),
                                                                .role = instance.who.role,
+                                                               .engine = instance.engine,
                                                                .problem = instance.problem,
                                                                .view = instance.view,
                                                                .events = {}});

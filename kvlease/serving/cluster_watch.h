@@ -59,6 +59,7 @@ class ClusterWatch {
     WatchedInstance who;
     HttpCall leases_call;
     HttpCall events_call;
+    std::string engine;
     std::string problem;
     std::optional<InstanceView> view;
     std::string incarnation;

@@ -203,10 +203,13 @@ TEST_F(OverviewTest, AnInstanceThatIsGoneOrHangsOrTalksNonsenseStopsNobody) {
   p_.broken_body.clear();
   p_.status = 401;
   EXPECT_EQ(look(watch).instances[0].problem, "HTTP 401: show <b>a key</b>?");
+  EXPECT_EQ(shown_name(look(watch).instances[0]), shown_url(look(watch).instances[0]));
   p_.status = 200;
   const InstanceRow row = look(watch).instances[0];
   EXPECT_EQ(row.problem, "");
   EXPECT_EQ(row.view, p_.view);
+  p_.server.reset();
+  EXPECT_EQ(shown_name(look(watch).instances[0]), "P1");  // it is still known by its name
 }
 
 TEST_F(OverviewTest, EachEventIsTakenOnceAndARestartBeginsAnew) {
