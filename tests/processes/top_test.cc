@@ -65,6 +65,7 @@ class TopTest : public RouterTest {
 TEST_F(TopTest, ARouterStandsForItsInstances) {
   start_stack({.prefills = 1, .decodes = 2, .lease_seconds = 60});
   prefill("P1", prompt_text(1));
+  ASSERT_TRUE(wait_for("P1", "lease_granted"));
   const std::string lease = last("P1", "lease_granted").lease;
   // One of its instances is named once more.
   const Printed printed = top({"http://" + address("router"), address("P1"), "--once"});

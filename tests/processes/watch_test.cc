@@ -45,6 +45,7 @@ TEST_F(Watch, ALeaseShowsItsReaderFromTheFirstHeartbeatOn) {  // L48
   const auto occupying = occupy("D");
   const std::string prompt = prompt_text(1);
   const std::string params = prefill("P", prompt);
+  ASSERT_TRUE(wait_for("P", "lease_granted"));
   const InstanceView granted = view("P");
   EXPECT_EQ(granted.role, "kv_producer");
   EXPECT_EQ(granted.status, "ready");
@@ -94,6 +95,7 @@ TEST_F(Watch, TheOldestLeasesAreListedAndAllAreCounted) {  // L43
   EXPECT_EQ(seen.leases_live, count);
   ASSERT_EQ(seen.leases.size(), kLeasesListedMax);
   EXPECT_TRUE(std::ranges::is_sorted(seen.leases, std::ranges::greater{}, &LeaseView::age_s));
+  ASSERT_TRUE(wait_for("P", "lease_granted", count));
   std::vector<std::string> granted;
   for (const InstanceEvent& event : events_) {
     if (event.kind == "lease_granted") granted.push_back(event.lease);
@@ -107,6 +109,7 @@ TEST_F(Watch, WhoAsksAgainGetsEachEventOnceAndIsToldOfThoseThatAreGone) {  // L4
                     {"--num-gpu-blocks", "4096"}));
   EXPECT_EQ(events_after("P", 0).last, 0u);
   prefill("P", prompt_text(1));
+  ASSERT_TRUE(wait_for("P", "lease_granted"));
   const EventsView first = events_after("P", 0);
   EXPECT_EQ(first.missed, 0u);
   ASSERT_FALSE(first.events.empty());
