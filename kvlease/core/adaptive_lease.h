@@ -28,7 +28,7 @@ class AdaptiveLease {
   static constexpr std::uint64_t kQuantileOneIn = 1000;
   static constexpr std::int64_t kMargin = 2;            // times the quantile
   static constexpr std::uint64_t kSamplesMin = 64;      // a rank; fewer: the configured duration
-  static constexpr std::int64_t kWindowDurations = 20;  // of duration_max: what is remembered
+  static constexpr std::int64_t kWindowDurations = 10;  // of duration_max: what is remembered
   static constexpr std::int64_t kShrinkOneIn = 8;       // of the time that passes
   static constexpr Duration kDurationMax = std::chrono::hours{24};
 

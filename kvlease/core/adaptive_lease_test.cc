@@ -153,7 +153,7 @@ TEST(AdaptiveLeaseTest, TheEdgesOfItsRange) {
   EXPECT_EQ(longest.present(), AdaptiveLease::kDurationMax);
   Estimate fine({.duration_min = secs(0.05), .duration_max = secs(0.3)});
   fine.observe(secs(0.0501), 100);
-  for (int i = 0; i < 20; ++i) {
+  for (int i = 0; i < 10; ++i) {
     fine.pause(secs(0.2));
     fine.present();
   }
