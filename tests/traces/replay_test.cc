@@ -53,7 +53,7 @@ INSTANTIATE_TEST_SUITE_P(Mooncake, Trace,
                                            Traffic{"mooncake_synthetic", a_quarter()}));
 
 TEST_P(Trace, AdaptiveLeasesLoseNoReaderAndGiveBackSooner) {
-  for (const std::uint64_t seed : {1, 2}) {
+  for (const std::uint64_t seed : {1u, 2u}) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     options.seed = seed;
     options.adaptive = false;
