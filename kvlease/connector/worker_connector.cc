@@ -149,7 +149,7 @@ void WorkerConnector::poll(Instant now) {
 WorkerOutput WorkerConnector::get_finished(Instant now) {
   poll(now);
   output_.finished_sending = leases_.take_ended();
-  output_.lease_waits = leases_.take_waits();
+  if (leases_.has_waits()) output_.lease_waits = leases_.take_waits();
   for (std::size_t i = 0; i < kCounterCount; ++i) {
     output_.counters.values()[i] +=
         leases_.counters().values()[i] - lease_counters_taken_.values()[i];

@@ -290,6 +290,7 @@ class LeaseTable::Impl {
   Instant next_deadline() const { return bounds_.earliest(); }
   std::vector<LeaseEnded> take_ended() { return std::exchange(ended_, {}); }
   std::vector<LeaseWait> take_waits() { return waits_.take(); }
+  bool has_waits() const { return !waits_.empty(); }
   std::size_t live() const { return live_; }
   std::size_t in_batch() const { return in_batch_; }
   const Counters& counters() const { return counters_; }
@@ -550,6 +551,7 @@ void LeaseTable::sweep(Instant now) { impl_->sweep(now); }
 Instant LeaseTable::next_deadline() const { return impl_->next_deadline(); }
 std::vector<LeaseEnded> LeaseTable::take_ended() { return impl_->take_ended(); }
 std::vector<LeaseWait> LeaseTable::take_waits() { return impl_->take_waits(); }
+bool LeaseTable::has_waits() const { return impl_->has_waits(); }
 std::size_t LeaseTable::live() const { return impl_->live(); }
 std::size_t LeaseTable::in_batch() const { return impl_->in_batch(); }
 std::optional<Instant> LeaseTable::expires_at(const LeaseId& id) const {

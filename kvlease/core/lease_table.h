@@ -102,6 +102,7 @@ class LeaseTable {
   // Takes the waits for signs of observed leases' readers that ended since the last call: the first
   // of every lease, later ones longer than half of its extension, and late ones.
   std::vector<LeaseWait> take_waits();
+  bool has_waits() const;
 
   std::size_t live() const;
   std::size_t in_batch() const;

@@ -49,6 +49,7 @@ class LeaseWaits {
   bool on_late_sign(std::string_view id, Instant now);
 
   std::vector<LeaseWait> take();
+  bool empty() const { return waits_.empty(); }
 
  private:
   void add(const LeaseSilence& silence, bool late, Instant now);
