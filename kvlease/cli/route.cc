@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,6 +37,7 @@ struct RouteFlags {
   double drain_seconds = 30;
   std::size_t requests_max = 4096;
   bool log_events = false;
+  std::string otlp_traces_file;
 };
 
 void add_options(CLI::App& app, RouteFlags& flags) {
@@ -72,6 +74,8 @@ void add_options(CLI::App& app, RouteFlags& flags) {
       ->check(integer_between(1, 1'000'000))
       ->capture_default_str();
   app.add_flag("--log-events", flags.log_events, "write each event as a JSON line to stdout");
+  app.add_option("--otlp-traces-file", flags.otlp_traces_file,
+                 "file that each request's spans are added to, as OTLP-JSON lines");
 }
 
 Result<std::vector<HttpUrl>> parse_urls(const char* flag, const std::vector<std::string>& texts) {
@@ -128,12 +132,22 @@ Result<ProxyOptions> make_options(const RouteFlags& flags) {
                       .seed = random_u64()};
 }
 
-int route(ProxyOptions options, bool log_events) {
+int route(ProxyOptions options, bool log_events, const std::string& traces_file) {
   const Log log(LogOptions{});
   const Logger logger = log.component("route");
   EventLines events(logger);
   options.on_warning = [&](const std::string& text) { logger.warning(text); };
   if (log_events) options.on_event = [&](std::string_view line) { events.write(line); };
+  std::optional<LineFile> spans;
+  if (!traces_file.empty()) {
+    auto file = LineFile::open(traces_file, logger);
+    if (!file) {
+      std::fprintf(stderr, "kvlease route: %s\n", file.error().message.c_str());
+      return 2;
+    }
+    spans.emplace(std::move(*file));
+    options.on_span = [&](std::string_view line) { spans->write(line); };
+  }
   std::signal(SIGPIPE, SIG_IGN);  // whoever reads our events may go away
   raise_open_files_max();
   EventLoop loop;
@@ -159,7 +173,7 @@ int run_route(std::span<const std::string> arguments) {
     std::fprintf(stderr, "kvlease route: %s\n", options.error().message.c_str());
     return 2;
   }
-  return route(std::move(*options), flags.log_events);
+  return route(std::move(*options), flags.log_events, flags.otlp_traces_file);
 }
 
 }  // namespace kvlease

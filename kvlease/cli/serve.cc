@@ -52,6 +52,7 @@ struct Flags {
   double inter_token_seconds = 0;
   double drain_seconds = 30;
   bool log_events = false;
+  std::string otlp_traces_file;
   bool no_prefix_caching = false;
   // Faults for tests and the demo.
   bool drop_heartbeats = false;
@@ -80,6 +81,8 @@ void add_options(CLI::App& app, Flags& flags) {
       ->check(number_between(0, 86400))
       ->capture_default_str();
   app.add_flag("--log-events", flags.log_events, "write each event as a JSON line to stdout");
+  app.add_option("--otlp-traces-file", flags.otlp_traces_file,
+                 "file that each request's spans are added to, as OTLP-JSON lines");
 }
 
 void add_model_options(CLI::App& app, Flags& flags) {
@@ -186,7 +189,7 @@ Result<InstanceOptions> make_options(const Flags& flags) {
   return options;
 }
 
-int serve(InstanceOptions options, bool log_events) {
+int serve(InstanceOptions options, bool log_events, const std::string& traces_file) {
   const Log log(LogOptions{});
   const Logger logger = log.component("serve");
   for (const std::string& warning : options.engine.kv_transfer_config.warnings) {
@@ -195,6 +198,16 @@ int serve(InstanceOptions options, bool log_events) {
   options.on_warning = [&](const std::string& text) { logger.warning(text); };
   EventLines events(logger);
   if (log_events) options.on_event = [&](std::string_view line) { events.write(line); };
+  std::optional<LineFile> spans;
+  if (!traces_file.empty()) {
+    auto file = LineFile::open(traces_file, logger);
+    if (!file) {
+      std::fprintf(stderr, "kvlease serve: %s\n", file.error().message.c_str());
+      return 2;
+    }
+    spans.emplace(std::move(*file));
+    options.on_span = [&](std::string_view line) { spans->write(line); };
+  }
   std::signal(SIGPIPE, SIG_IGN);  // whoever reads our events may go away
   raise_open_files_max();
   EventLoop loop;
@@ -228,7 +241,7 @@ int run_serve(std::span<const std::string> arguments) {
     std::fprintf(stderr, "kvlease serve: %s\n", options.error().message.c_str());
     return 2;
   }
-  return serve(std::move(*options), flags.log_events);
+  return serve(std::move(*options), flags.log_events, flags.otlp_traces_file);
 }
 
 }  // namespace kvlease

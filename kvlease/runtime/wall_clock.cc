@@ -11,4 +11,10 @@ std::int64_t unix_seconds() {
       .count();
 }
 
+std::uint64_t unix_nanoseconds() {
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                        std::chrono::system_clock::now().time_since_epoch())
+                                        .count());
+}
+
 }  // namespace kvlease

@@ -7,5 +7,6 @@ namespace kvlease {
 
 // Seconds of the Unix epoch. May jump.
 std::int64_t unix_seconds();
+std::uint64_t unix_nanoseconds();
 
 }  // namespace kvlease

@@ -159,8 +159,9 @@ std::optional<LeaseStatus> EngineHost::lease_status(const LeaseId& lease) const 
 
 Instant EngineHost::turn(Instant now) {
   const Instant next = core_->turn(now);
-  for (RequestOutput& output : core_->take_outputs()) sinks_.on_output(std::move(output));
+  // What happened before what came of it: a request's events are told while it is known.
   for (const Event& event : connector_->take_events()) sinks_.on_event(event);
+  for (RequestOutput& output : core_->take_outputs()) sinks_.on_output(std::move(output));
   for (auto& handshake : connector_->take_handshakes(now)) start_handshake(std::move(handshake));
   return next;
 }

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "kvlease/runtime/random.h"
 #include "kvlease/runtime/wall_clock.h"
 #include "kvlease/serving/access.h"
 #include "kvlease/serving/answers.h"
@@ -67,7 +68,13 @@ std::string lease_count_json(std::string_view done, const std::vector<LeaseId>& 
 }  // namespace
 
 Instance::Instance(EventLoop& loop, InstanceOptions options)
-    : loop_(loop), options_(std::move(options)), started_seconds_(unix_seconds()) {}
+    : loop_(loop),
+      options_(std::move(options)),
+      tracer_(
+          options_.engine.kv_transfer_config.engine_id.value_or(EngineId("kvlease")).str(),
+          options_.on_span, [this] { return loop_.now(); }, unix_nanoseconds(), loop.now(),
+          random_u64()),
+      started_seconds_(unix_seconds()) {}
 
 Instance::~Instance() = default;
 
@@ -249,18 +256,25 @@ void Instance::complete(CompletionKind kind, const HttpRequest& request, HttpRes
   const std::string request_id(request.headers.find("X-Request-Id").value_or(""));
   const std::string number = std::to_string(next_completion_++);
   const Instant now = loop_.now();
-  Pending pending{.responder = std::move(responder),
-                  .answer = {.kind = kind,
-                             .id = (kind == CompletionKind::kChat ? "chatcmpl-" : "cmpl-") +
-                                   (request_id.empty() ? number : request_id),
-                             .model = options_.engine.model_name,
-                             .created_seconds = unix_seconds(),
-                             .include_usage = parsed.include_usage,
-                             .num_prompt_tokens = parsed.request.prompt_token_ids.size()},
-                  .request_id = request_id,
-                  .stream = parsed.stream,
-                  .arrived_at = now,
-                  .last_token_at = now};
+  Pending pending{
+      .responder = std::move(responder),
+      .answer = {.kind = kind,
+                 .id = (kind == CompletionKind::kChat ? "chatcmpl-" : "cmpl-") +
+                       (request_id.empty() ? number : request_id),
+                 .model = options_.engine.model_name,
+                 .created_seconds = unix_seconds(),
+                 .include_usage = parsed.include_usage,
+                 .num_prompt_tokens = parsed.request.prompt_token_ids.size()},
+      .request_id = request_id,
+      .stream = parsed.stream,
+      .arrived_at = now,
+      .last_token_at = now,
+      .span = tracer_.begin("llm_request", SpanKind::kServer, request.headers.find("traceparent"))};
+  // As vLLM names them.
+  pending.span.attribute("gen_ai.request.id", pending.answer.id);
+  pending.span.attribute("gen_ai.response.model", pending.answer.model);
+  pending.span.attribute("gen_ai.request.max_tokens",
+                         static_cast<std::int64_t>(parsed.request.sampling.max_tokens));
   parsed.request.client_id = pending.answer.id;
   const Counters& counters = engine_->core().connector().counters();
   const std::uint64_t refused_before = counters.value(Counter::kRefusedAdmissions);
@@ -268,6 +282,7 @@ void Instance::complete(CompletionKind kind, const HttpRequest& request, HttpRes
   if (!added) {
     const bool lease_refused = counters.value(Counter::kRefusedAdmissions) > refused_before;
     if (lease_refused) not_ready_until_ = saturating_add(now, kRetryAfter);  // L43
+    pending.span.fail(added.error().message);
     pending.responder.respond(error_response(added.error()));
     return;
   }
@@ -276,6 +291,7 @@ void Instance::complete(CompletionKind kind, const HttpRequest& request, HttpRes
     const auto it = pending_.find(id);
     metrics_->on_request_finished(finish_reason_name(FinishReason::kAbort),
                                   loop_.now() - it->second.arrived_at);
+    it->second.span.fail("the client is gone");
     pending_.erase(it);
     engine_->core().abort(id, loop_.now());
   });
@@ -320,11 +336,15 @@ void Instance::on_output(RequestOutput output) {
   pending_.erase(it);
   metrics_->on_request_finished(finish_reason_name(*output.finish_reason),
                                 loop_.now() - last.arrived_at);
-  if (output.finish_reason == FinishReason::kError) return fail(last, output.error_message);
+  if (output.finish_reason == FinishReason::kError) {
+    last.span.fail(output.error_message);
+    return fail(last, output.error_message);
+  }
   CompletionAnswer& answer = last.answer;
   answer.finish_reason = output.finish_reason;
   answer.kv_transfer_params = std::move(output.kv_transfer_params);
   release_if_unwritten(last);
+  end_span(last);
   if (last.stream) {
     stream(last, output);
     last.responder.write(stream_end(answer));
@@ -342,6 +362,9 @@ void Instance::note_tokens(Pending& pending, const RequestOutput& output) {
   for (const TokenId token : output.new_token_ids) {
     if (answer.token_ids.empty()) {
       metrics_->on_first_token(now - pending.arrived_at);
+      pending.span.event("first_token");
+      pending.span.attribute("gen_ai.latency.time_to_first_token",
+                             to_seconds(now - pending.arrived_at));
     } else {
       metrics_->on_next_token(now - pending.last_token_at);
     }
@@ -428,8 +451,33 @@ void Instance::warn(const Event& event) {
                       event.detail);
 }
 
+void Instance::end_span(Pending& pending) const {
+  const CompletionAnswer& answer = pending.answer;
+  const auto count = [](std::size_t n) { return static_cast<std::int64_t>(n); };
+  pending.span.attribute("gen_ai.usage.prompt_tokens", count(answer.num_prompt_tokens));
+  pending.span.attribute("gen_ai.usage.completion_tokens", count(answer.token_ids.size()));
+  pending.span.attribute("gen_ai.latency.e2e", to_seconds(loop_.now() - pending.arrived_at));
+  pending.span.attribute("kvlease.cached_tokens", count(answer.num_cached_tokens));
+  pending.span.end();
+}
+
+// What the protocol did for a request stands in its span.
+void Instance::trace(const Event& event) {
+  const auto it = event.request.empty() ? pending_.end() : pending_.find(event.request);
+  if (it == pending_.end() || !it->second.span.recorded()) return;
+  std::vector<Attribute> attributes;
+  if (!event.lease.empty()) attributes.push_back({"kvlease.lease", event.lease.str()});
+  if (!event.peer.empty()) attributes.push_back({"kvlease.peer", event.peer});
+  if (!event.detail.empty()) attributes.push_back({"kvlease.detail", event.detail});
+  if (event.count > 0) {
+    attributes.push_back({"kvlease.count", static_cast<std::int64_t>(event.count)});
+  }
+  it->second.span.event(event_kind_name(event.kind), std::move(attributes));
+}
+
 void Instance::publish(const Event& event) {
   metrics_->on_event(event);
+  trace(event);
   events_.add(event, loop_.now());
   warn(event);
   if (!options_.on_event) return;

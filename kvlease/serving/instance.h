@@ -20,6 +20,7 @@
 #include "kvlease/serving/completions_api.h"
 #include "kvlease/serving/engine_host.h"
 #include "kvlease/serving/rare_warnings.h"
+#include "kvlease/serving/tracer.h"
 #include "kvlease/serving/view_json.h"
 
 namespace kvlease {
@@ -32,6 +33,9 @@ struct InstanceOptions {
   Duration drain_timeout = std::chrono::seconds{30};  // L36
   // Called with every event of the protocol as one JSON object; empty: nobody listens.
   std::function<void(std::string_view json)> on_event;
+  // Called with every request's span as one line of OTLP-JSON, when it ends; empty: none is
+  // recorded.
+  std::function<void(std::string_view json)> on_span;
   // Called with what an operator should know (hand-offs that fail and are computed here instead),
   // at most once a minute of each kind (H07); empty: nobody listens.
   std::function<void(const std::string& text)> on_warning;
@@ -72,6 +76,7 @@ class Instance {
     bool head_sent = false;
     Instant arrived_at{};
     Instant last_token_at{};
+    ActiveSpan span;
   };
   using Handler = void (Instance::*)(const HttpRequest& request, HttpResponder responder);
   struct Route {
@@ -102,6 +107,8 @@ class Instance {
   void stream(Pending& pending, const RequestOutput& output);
   void fail(Pending& pending, const std::string& message);
   void release_if_unwritten(Pending& pending);
+  void end_span(Pending& pending) const;
+  void trace(const Event& event);
   void publish(const Event& event);
   void warn(const Event& event);
 
@@ -112,6 +119,7 @@ class Instance {
 
   EventLoop& loop_;
   InstanceOptions options_;
+  Tracer tracer_;
   std::optional<HttpServer> server_;
   std::unique_ptr<EngineHost> engine_;
   std::optional<InstanceMetrics> metrics_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "kvlease/runtime/wall_clock.h"
 #include "kvlease/serving/access.h"
 #include "kvlease/serving/answers.h"
 #include "kvlease/wire/json_fields.h"
@@ -21,6 +22,9 @@ constexpr std::uint32_t kLostAfter = 3;
 Proxy::Proxy(EventLoop& loop, ProxyOptions options)
     : loop_(loop),
       options_(std::move(options)),
+      tracer_(
+          "kvlease route", options_.on_span, [this] { return loop_.now(); }, unix_nanoseconds(),
+          loop.now(), options_.seed + 3),
       prefill_(options_.prefill.size(), options_.prefill_policy, options_.seed + 1),
       decode_(options_.decode.size(), options_.decode_policy, options_.seed + 2),
       pinned_(options_.prefill.size(), options_.decode.size(),

@@ -26,6 +26,7 @@
 #include "kvlease/runtime/loop.h"
 #include "kvlease/serving/overview.h"
 #include "kvlease/serving/rare_warnings.h"
+#include "kvlease/serving/tracer.h"
 
 namespace kvlease {
 
@@ -51,6 +52,9 @@ struct ProxyOptions {
   std::uint64_t seed = 0;  // of the probes' jitter and of request ids
   // Called with every event as one JSON object; empty: nobody listens.
   std::function<void(std::string_view json)> on_event;
+  // Called with every span of a request as one line of OTLP-JSON, when it ends; empty: none is
+  // recorded, and a client's `traceparent` goes to the instances as it came.
+  std::function<void(std::string_view json)> on_span;
   // Called with what an operator should know, at most once a minute of each kind (H07); empty:
   // nobody listens.
   std::function<void(const std::string& text)> on_warning;
@@ -103,8 +107,10 @@ class Proxy {
     PinnedBlocks::Pin pin;
     std::optional<std::string> held_params;  // of the turn before, for one attempt (L39)
     std::optional<Handoff> handoff;
-    ParamsWatch watch;                           // of a conversation's answer
-    HttpCall call;                               // the leg under way
+    ParamsWatch watch;  // of a conversation's answer
+    HttpCall call;      // the leg under way
+    ActiveSpan span;
+    ActiveSpan leg_span;
     std::optional<HttpResponse> reply;           // a refusal, or the head of D's answer
     Error failure{ErrorCode::kUnavailable, ""};  // why the last leg failed
     int failure_status = 502;
@@ -159,11 +165,12 @@ class Proxy {
   void note_failure(Routed& routed, const Target& target, const Result<HttpResponse>& response);
   static HttpResponse with_request_id(HttpResponse answer, const Routed& routed);
   void finish(Routed& routed, RouteOutcome outcome);
-  HttpCallOptions leg(const Routed& routed, const Target& target, std::string body,
-                      Duration timeout) const;
+  HttpCallOptions leg(Routed& routed, std::string_view name, const Target& target, std::string body,
+                      Duration timeout);
 
   EventLoop& loop_;
   ProxyOptions options_;
+  Tracer tracer_;
   RouteMetrics metrics_;
   BackendPool prefill_;
   BackendPool decode_;

@@ -98,6 +98,8 @@ void Proxy::on_bridge_done(const LeaseBridge::Call& call, const Result<HttpRespo
 // By a renewal of this one alone, so that the next D has the time of an extension (L2).
 void Proxy::check_lease(Routed& routed) {
   tell("checking", routed.request_id, routed.failure.message);
+  routed.leg_span.end();
+  routed.span.event("checking_lease");
   const std::uint64_t number = routed.number;
   if (!routed.handoff->lease) return apply(number, RoutedEvent::kLeaseGone);
   routed.call = HttpCall::start(
@@ -109,6 +111,7 @@ void Proxy::check_lease(Routed& routed) {
         metrics_.on_retried(RetryKind::kOtherDecode);
         tell("decoding_elsewhere", checked.request_id, checked.failure.message);
         warn("decoding_elsewhere", checked.failure.message);
+        checked.span.event("decoding_elsewhere");
         apply(number, RoutedEvent::kLeaseLive);
       });
 }

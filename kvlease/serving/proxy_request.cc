@@ -112,6 +112,9 @@ void Proxy::route(HttpRequest request, HttpResponder responder) {
                                                 .responder = std::move(responder),
                                                 .arrived_at = loop_.now()});
   routed->headers.add(std::string(kRequestIdHeader), request_id);
+  routed->span = tracer_.begin("route", SpanKind::kServer, request.headers.find("traceparent"));
+  routed->span.attribute("url.path", request.path);
+  routed->span.attribute("kvlease.request_id", request_id);
   routed->held_params = routed->body->held_params();
   if (!routed->conversation.empty()) {
     auto kept = conversations_.take(routed->conversation, loop_.now());
@@ -142,6 +145,7 @@ void Proxy::act(Routed& routed, RoutedAction action) {
     case RoutedAction::kStartPrefill:
       metrics_.on_retried(routed.lost_decode ? RetryKind::kNewPair : RetryKind::kOtherPrefill);
       tell("retried", routed.request_id, routed.failure.message);
+      routed.span.event("retried");
       warn("retried", routed.failure.message);
       return start_prefill(routed);
     case RoutedAction::kStartDecode:
@@ -150,6 +154,7 @@ void Proxy::act(Routed& routed, RoutedAction action) {
       return check_lease(routed);
     case RoutedAction::kStartDecodeAlone:
       tell("decode_alone", routed.request_id, routed.failure.message);
+      routed.span.event("decode_alone");
       warn("decode_alone", routed.failure.message);
       return start_decode(routed, routed.body->alone_body());
     case RoutedAction::kAnswerRefusal:
@@ -159,6 +164,7 @@ void Proxy::act(Routed& routed, RoutedAction action) {
     case RoutedAction::kPassHead:
       metrics_.on_first_byte(loop_.now() - routed.arrived_at);
       tell("first_byte", routed.request_id, routed.decode->text());
+      routed.leg_span.event("first_byte");
       routed.body.reset();  // nothing is tried again from here on
       routed.pin = {};
       routed.responder.start_stream(routed.reply->status,
@@ -199,17 +205,30 @@ HttpResponse Proxy::with_request_id(HttpResponse answer, const Routed& routed) {
 // Dropping the request cancels its leg, and cuts an answer that is not whole.
 void Proxy::finish(Routed& routed, RouteOutcome outcome) {
   metrics_.on_request_ended(outcome);
+  routed.leg_span.end();
+  routed.span.attribute("kvlease.outcome", std::string(route_outcome_name(outcome)));
+  if (outcome == RouteOutcome::kUnavailable || outcome == RouteOutcome::kCutShort) {
+    routed.span.fail(routed.failure.message);
+  }
   tell("done", routed.request_id, route_outcome_name(outcome));
   routed_.erase(routed.number);
 }
 
-HttpCallOptions Proxy::leg(const Routed& routed, const Target& target, std::string body,
-                           Duration timeout) const {
+HttpCallOptions Proxy::leg(Routed& routed, std::string_view name, const Target& target,
+                           std::string body, Duration timeout) {
+  routed.leg_span = tracer_.begin(std::string(name), SpanKind::kClient, routed.span);
+  routed.leg_span.attribute("server.address", target.url.host);
+  routed.leg_span.attribute("server.port", std::int64_t{target.url.port});
+  HttpHeaders headers = routed.headers;
+  if (auto traceparent = routed.leg_span.traceparent()) {
+    headers.remove("traceparent");
+    headers.add("traceparent", *std::move(traceparent));
+  }
   return {.host = target.url.host,
           .port = target.url.port,
           .method = "POST",
           .target = routed.path,
-          .headers = routed.headers,
+          .headers = std::move(headers),
           .body = std::move(body),
           .connect_timeout = options_.connect_timeout,
           .timeout = timeout};
@@ -280,7 +299,7 @@ void Proxy::start_prefill(Routed& routed) {
   }
   tell("prefilling", routed.request_id, routed.prefill->text());
   HttpCallOptions call =
-      leg(routed, *routed.prefill,
+      leg(routed, "prefill", *routed.prefill,
           routed.body->prefill_body(std::exchange(routed.held_params, std::nullopt)),
           options_.prefill_timeout);
   call.headers.remove("Accept-Encoding");  // we read this answer ourselves
@@ -345,7 +364,8 @@ void Proxy::start_decode(Routed& routed, std::string body) {
   routed.reply.reset();
   tell("decoding", routed.request_id, routed.decode->text());
   const std::uint64_t number = routed.number;
-  HttpCallOptions call = leg(routed, *routed.decode, std::move(body), options_.decode_timeout);
+  HttpCallOptions call =
+      leg(routed, "decode", *routed.decode, std::move(body), options_.decode_timeout);
   call.response_bytes_max = SIZE_MAX;  // it is passed on, not kept
   call.on_head = [this, number](const HttpResponse& head) { on_decode_head(number, head); };
   call.on_body = [this, number](std::string_view piece) { on_decode_piece(number, piece); };
@@ -426,10 +446,12 @@ void Proxy::note_failure(Routed& routed, const Target& target,
   if (!response) {
     routed.failure = response.error();
     routed.failure_status = response.error().code == ErrorCode::kTimeout ? 504 : 502;
+    routed.leg_span.fail(routed.failure.message);
     return;
   }
   routed.failure = {ErrorCode::kUnavailable,
                     target.text() + " answered with HTTP " + std::to_string(response->status)};
+  routed.leg_span.fail(routed.failure.message);
   routed.failure_status =
       response->status == 503 || response->status == 504 ? response->status : 502;
 }
