@@ -150,11 +150,13 @@ WorkerOutput WorkerConnector::get_finished(Instant now) {
   poll(now);
   output_.finished_sending = leases_.take_ended();
   if (leases_.has_waits()) output_.lease_waits = leases_.take_waits();
-  for (std::size_t i = 0; i < kCounterCount; ++i) {
-    output_.counters.values()[i] +=
-        leases_.counters().values()[i] - lease_counters_taken_.values()[i];
+  if (!(leases_.counters() == lease_counters_taken_)) {  // mostly they are: nothing is copied then
+    for (std::size_t i = 0; i < kCounterCount; ++i) {
+      output_.counters.values()[i] +=
+          leases_.counters().values()[i] - lease_counters_taken_.values()[i];
+    }
+    lease_counters_taken_ = leases_.counters();
   }
-  lease_counters_taken_ = leases_.counters();
   return std::exchange(output_, {});
 }
 

@@ -247,9 +247,11 @@ class LeaseTable::Impl {
       keep_early(*number, completion, sender, now);
     } else {
       note_sign(record(*number), now);
-      record(*number).reader = readers_.number(sender);
-      if (!count_report(details(*number).groups, completion, sender)) return;
-      end_copy(*number, LeaseEnd::kCompleted, /*slot_mismatch=*/false, now);
+      if (count_report(details(*number).groups, completion, sender)) {
+        end_copy(*number, LeaseEnd::kCompleted, /*slot_mismatch=*/false, now);
+      } else {
+        record(*number).reader = readers_.number(sender);
+      }
     }
   }
 
