@@ -85,7 +85,8 @@ def draw(durations, deaths) -> str:
                    if policy == "fixed" else
                    text(WIDTH - RIGHT - 90, 16, "adaptive", "end", colour))
     for minutes in range(0, 61, 10):
-        out.append(text(x_of(60 * minutes), below + HEIGHT + 18, f"{minutes} min", "middle"))
+        anchor = "middle" if minutes < 60 else "end"  # the last one must not leave the picture
+        out.append(text(x_of(60 * minutes), below + HEIGHT + 18, f"{minutes} min", anchor))
     return "\n".join(out + ["</svg>"]) + "\n"
 
 
