@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <tuple>
 
 #include "kvlease/base/text.h"
 
@@ -23,8 +24,10 @@ std::vector<Placed<LeaseView>> leases_by_slack(const ClusterView& view) {
     if (!row.view) continue;
     for (const LeaseView& lease : row.view->leases) leases.push_back({&row, &lease});
   }
-  std::ranges::stable_sort(leases, {},
-                           [](const Placed<LeaseView>& placed) { return placed.element->slack_s; });
+  // Equal ones stand in the view's order: its rows and elements lie in vectors.
+  std::ranges::sort(leases, {}, [](const Placed<LeaseView>& placed) {
+    return std::tuple(placed.element->slack_s, placed.instance, placed.element);
+  });
   return leases;
 }
 
@@ -36,8 +39,9 @@ std::vector<Placed<EventView>> newest_events(const ClusterView& view) {
       events.push_back({&row, &event});
     }
   }
-  std::ranges::stable_sort(events, {},
-                           [](const Placed<EventView>& placed) { return placed.element->age_s; });
+  std::ranges::sort(events, {}, [](const Placed<EventView>& placed) {
+    return std::tuple(placed.element->age_s, placed.instance, placed.element);
+  });
   return events;
 }
 

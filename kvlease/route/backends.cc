@@ -155,7 +155,7 @@ BackendPool::Use::Use(Use&& other) noexcept
     : outstanding_(std::exchange(other.outstanding_, nullptr)) {}
 
 BackendPool::Use& BackendPool::Use::operator=(Use&& other) noexcept {
-  Use old(std::move(*this));
+  const Use old(std::move(*this));
   outstanding_ = std::exchange(other.outstanding_, nullptr);
   return *this;
 }

@@ -37,7 +37,7 @@ inline void check_same_but(std::string_view from, std::string_view to,
 }
 
 inline void check_client_body(std::string_view json) {
-  constexpr std::string_view kParams = "kv_transfer_params";
+  const std::string params = "kv_transfer_params";
   const Result<ClientBody> body = ClientBody::parse(std::string(json));
   if (!body) {
     KVL_CHECK(body.error().message.size() < 4096, "a refusal is short");
@@ -49,17 +49,17 @@ inline void check_client_body(std::string_view json) {
   const JsonObject::Fields asked = json_fields_of(prefill);
   KVL_CHECK(asked.at("stream") == "false" && asked.at("max_tokens") == "1" && asked.at("n") == "1",
             "a prefill has one token, in one piece");
-  KVL_CHECK(json_fields_of(asked.at(kParams.data())).contains("do_remote_decode"), "L1");
-  KVL_CHECK(json_fields_of(decode).at(kParams.data()) == "{}", "D gets the params");
+  KVL_CHECK(json_fields_of(asked.at(params)).contains("do_remote_decode"), "L1");
+  KVL_CHECK(json_fields_of(decode).at(params) == "{}", "D gets the params");
   for (const std::string_view sent :
        {std::string_view(prefill), std::string_view(decode), std::string_view(alone)}) {
     KVL_CHECK(!json_fields_of(sent).contains("conversation_id"), "it goes to no instance");
   }
   KVL_CHECK(body->conversation().size() <= 256, "L43");
-  check_same_but(json, alone, {"conversation_id", kParams});
-  check_same_but(alone, decode, {kParams});
+  check_same_but(json, alone, {"conversation_id", params});
+  check_same_but(alone, decode, {params});
   check_same_but(alone, prefill,
-                 {kParams, "stream", "max_tokens", "max_completion_tokens", "n", "stream_options",
+                 {params, "stream", "max_tokens", "max_completion_tokens", "n", "stream_options",
                   "min_tokens", "min_completion_tokens"});
   const Result<ClientBody> again = ClientBody::parse(alone);
   KVL_CHECK(again && again->alone_body() == alone, "a router behind a router changes no more");

@@ -55,7 +55,7 @@ PinnedBlocks::Pin::Pin(Pin&& other) noexcept
     : cell_(std::exchange(other.cell_, nullptr)), blocks_(std::exchange(other.blocks_, 0)) {}
 
 PinnedBlocks::Pin& PinnedBlocks::Pin::operator=(Pin&& other) noexcept {
-  Pin old(std::move(*this));
+  const Pin old(std::move(*this));
   cell_ = std::exchange(other.cell_, nullptr);
   blocks_ = std::exchange(other.blocks_, 0);
   return *this;
