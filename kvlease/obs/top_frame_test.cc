@@ -184,8 +184,8 @@ TEST(TopFrame, ColorTakesNoRoom) {
 }
 
 TEST(TopFrame, FitsEveryTerminal) {
-  for (const std::size_t width : {1, 2, 5, 20, 39, 40, 60, 79, 80, 133, 500}) {
-    for (const std::size_t height : {1, 2, 5, 8, 10, 24, 100}) {
+  for (const std::size_t width : {1u, 2u, 5u, 20u, 39u, 40u, 60u, 79u, 80u, 133u, 500u}) {
+    for (const std::size_t height : {1u, 2u, 5u, 8u, 10u, 24u, 100u}) {
       const auto lines = lines_of(top_frame(cluster(), {.width = width, .height = height}));
       EXPECT_LE(lines.size(), height);
       for (const std::string& line : lines) EXPECT_LE(line.size(), width) << line;

@@ -41,7 +41,7 @@ class Walk {
 
   void run() {
     if (length_ == LeaseLength::kAdaptive) hand_over_often();
-    for (int step = 0; world_.now() < faulty_until_; ++step) {
+    while (world_.now() < faulty_until_) {
       act();
       world_.run_for(milliseconds(one_in(3) ? below(3000) : below(200)));
       check_texts();

@@ -167,7 +167,7 @@ TEST(UnequalRanks, D16_TwoRanksOf113BlocksToFourOf211) {
   const Ticket alone = world.complete("alone", text, 8);
   ASSERT_TRUE(world.finishes(alone, seconds(5)));
   for (const std::uint64_t fallbacks :
-       {1, 1}) {  // the first loses one rank's read, all ranks' load
+       {1u, 1u}) {  // the first loses one rank's read, all ranks' load
     const Ticket ticket = world.decode("D", text, world.params_of_prefill("P", text), 8);
     ASSERT_TRUE(world.finishes(ticket, seconds(20)));
     EXPECT_EQ(world.outcome(ticket).text, world.outcome(alone).text);

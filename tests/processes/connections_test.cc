@@ -62,7 +62,7 @@ class Connections : public ProcessTest {
     EXPECT_EQ(code, status);
     EXPECT_FALSE(message.empty());
   }
-  unsigned ask(const std::string& name, const std::string& body) {
+  int ask(const std::string& name, const std::string& body) {
     const auto answer = cluster_.call(
         name, {.method = "POST", .target = "/v1/completions", .body = body, .timeout = kLimit});
     EXPECT_TRUE(answer) << answer.error().message;
@@ -134,13 +134,13 @@ TEST_F(Connections, TenThousandIdleClientsDoNotKeepOthersOut) {
     GTEST_SKIP() << "at most " << open_files_max() << " files may be open here (ulimit -Hn)";
   }
   start("P", transfer_config("kv_both", ""));
-  ASSERT_EQ(ask("P", R"({"prompt":"a","max_tokens":1})"), 200u);
+  ASSERT_EQ(ask("P", R"({"prompt":"a","max_tokens":1})"), 200);
   const std::size_t before = resident_kib(cluster_.pid("P"));
   std::vector<RawConnection> idle;
   std::size_t served = 0;
   for (std::size_t i = 1; i <= kIdle; ++i) {
     idle.push_back(connect("P"));
-    if (i % 500 == 0) served += ask("P", R"({"prompt":"a","max_tokens":1})") == 200u ? 1 : 0;
+    if (i % 500 == 0) served += ask("P", R"({"prompt":"a","max_tokens":1})") == 200 ? 1 : 0;
   }
   EXPECT_EQ(served, kIdle / 500);
   std::size_t ended = 0;
@@ -157,7 +157,7 @@ TEST_F(Connections, TenThousandIdleClientsDoNotKeepOthersOut) {
   const std::size_t after = resident_kib(cluster_.pid("P"));
   RecordProperty("kib_per_idle_connection", std::to_string((after - before) / kKept));
   EXPECT_LE(after - before, kKept * kKibPerIdle);
-  EXPECT_EQ(ask("P", R"({"prompt":"a","max_tokens":1})"), 200u);
+  EXPECT_EQ(ask("P", R"({"prompt":"a","max_tokens":1})"), 200);
 }
 
 TEST_F(Connections, BodiesAtAndBeyondTheirLimitsHaveTheirAnswers) {  // L43, L35

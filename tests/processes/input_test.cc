@@ -271,7 +271,7 @@ TEST_F(BadInput, WhoWaitsBeyondTheLimitIsToldToComeAgain) {  // L43
   const auto waiting = cluster_.begin_completion(
       "P", {.prompt = "b", .max_tokens = 1, .request_id = "waits", .kv_transfer_params = ""});
   const Instant end = cluster_.now() + kLimit;
-  for (unsigned ready = 200; ready != 503;) {  // until the other one waits
+  for (int ready = 200; ready != 503;) {  // until the other one waits
     const auto asked = cluster_.call("P", {.target = "/health/ready"});
     ASSERT_TRUE(asked && cluster_.now() < end);
     ready = asked->status;
