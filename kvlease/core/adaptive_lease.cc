@@ -29,18 +29,22 @@ Duration upper_edge(std::size_t bucket) {
   return milliseconds(((eighth + 1) << shift) - 1);
 }
 
+// Before anything is computed from them.
+const AdaptiveLeaseOptions& checked(const AdaptiveLeaseOptions& options) {
+  KVL_CHECK(options.duration_min > Duration::zero() &&
+                options.duration_min <= options.duration_max &&
+                options.duration_max <= AdaptiveLease::kDurationMax,
+            "the range of lease durations was checked at start (L13)");
+  KVL_CHECK(options.ranks > 0, "an engine has a rank");
+  return options;
+}
+
 }  // namespace
 
 AdaptiveLease::AdaptiveLease(const AdaptiveLeaseOptions& options)
-    : options_(options),
+    : options_(checked(options)),
       slice_length_(options.duration_max * kWindowDurations / static_cast<int>(kSlices)),
-      present_(options.duration_max) {
-  KVL_CHECK(options.duration_min > Duration::zero() &&
-                options.duration_min <= options.duration_max &&
-                options.duration_max <= kDurationMax,
-            "the range of lease durations was checked at start (L13)");
-  KVL_CHECK(options.ranks > 0, "an engine has a rank");
-}
+      present_(options.duration_max) {}
 
 // The slice of now. What has left the window is taken out of the total.
 AdaptiveLease::Slice& AdaptiveLease::slice(Instant now) {

@@ -24,6 +24,14 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
 
+EventView numbered(std::uint64_t number, double age_s, const std::string& name) {
+  EventView event;
+  event.number = number;
+  event.age_s = age_s;
+  event.event = name;
+  return event;
+}
+
 constexpr Duration kLimit = std::chrono::seconds{20};
 
 InstanceView instance_view(std::string engine) {
@@ -222,17 +230,19 @@ TEST_F(OverviewTest, EachEventIsTakenOnceAndARestartBeginsAnew) {
     }
     return texts;
   };
-  p_.events = {.incarnation = "a", .last = 41, .missed = 40, .events = {{41, 3, "e", ""}}};
+  p_.events = {.incarnation = "a", .last = 41, .missed = 40, .events = {numbered(41, 3, "e")}};
   EXPECT_THAT(numbers(look(watch)), ElementsAre("e 41"));  // what was before is nobody's loss
   p_.events = {.incarnation = "a", .last = 41, .missed = 0, .events = {}};
   EXPECT_THAT(numbers(look(watch)), ElementsAre("e 41"));
-  p_.events = {.incarnation = "a", .last = 50, .missed = 8, .events = {{50, 0, "e", ""}}};
+  p_.events = {.incarnation = "a", .last = 50, .missed = 8, .events = {numbered(50, 0, "e")}};
   EXPECT_THAT(numbers(look(watch)), ElementsAre("e 50", "events_missed 8", "e 41"));
   EXPECT_EQ(p_.asked[std::string(kEventsPath) + "?after=41"], 2);
-  p_.events = {.incarnation = "b", .last = 60, .missed = 0, .events = {{60, 0, "other", ""}}};
+  p_.events = {.incarnation = "b", .last = 60, .missed = 0, .events = {numbered(60, 0, "other")}};
   look(watch);  // asked after 50: it may lack the first ones
-  p_.events = {
-      .incarnation = "b", .last = 60, .missed = 58, .events = {{59, 1, "o", ""}, {60, 0, "o", ""}}};
+  p_.events = {.incarnation = "b",
+               .last = 60,
+               .missed = 58,
+               .events = {numbered(59, 1, "o"), numbered(60, 0, "o")}};
   EXPECT_THAT(numbers(look(watch)), ElementsAre("o 60", "o 59", "e 50", "events_missed 8", "e 41"));
   EXPECT_EQ(p_.asked[std::string(kEventsPath) + "?after=0"], 2);
 }
@@ -240,7 +250,7 @@ TEST_F(OverviewTest, EachEventIsTakenOnceAndARestartBeginsAnew) {
 TEST_F(OverviewTest, WhoStaysKeepsItsEvents) {
   ClusterWatch watch(loop_, "");
   watch.set_instances({watched(p_, "prefill"), watched(d_, "decode")});
-  p_.events = {.incarnation = "a", .last = 1, .missed = 0, .events = {{1, 3, "e", ""}}};
+  p_.events = {.incarnation = "a", .last = 1, .missed = 0, .events = {numbered(1, 3, "e")}};
   look(watch);
   watch.set_instances({watched(p_, "prefill")});
   p_.events = {.incarnation = "a", .last = 1, .missed = 0, .events = {}};
