@@ -30,7 +30,7 @@ Duration upper_edge(std::size_t bucket) {
 }
 
 // Before anything is computed from them.
-const AdaptiveLeaseOptions& checked(const AdaptiveLeaseOptions& options) {
+AdaptiveLeaseOptions checked(const AdaptiveLeaseOptions& options) {
   KVL_CHECK(options.duration_min > Duration::zero() &&
                 options.duration_min <= options.duration_max &&
                 options.duration_max <= AdaptiveLease::kDurationMax,

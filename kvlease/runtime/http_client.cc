@@ -176,7 +176,9 @@ void HttpCall::Impl::parse() {
     failure = http_wire::feed(*parser_, in_);
     if (failure) return fail_parse(failure);
     if (!parser_->is_header_done()) return;
-    if (parser_->get().result_int() / 100 == 1) {  // informational: the answer is still to come
+    const unsigned status = parser_->get().result_int();
+    if (status < 100) return fail_parse(beast_http::error::bad_status);  // Beast takes "000"
+    if (status / 100 == 1) {  // informational: the answer is still to come
       prepare_parser();
       continue;
     }

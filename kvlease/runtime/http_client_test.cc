@@ -123,6 +123,7 @@ TEST_F(HttpClientTest, TellsWhatIsWrongWithAnAnswer) {
       {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n", ErrorCode::kUnavailable,
        "in the middle of its answer"},
       {"SSH-2.0-OpenSSH_9.2\r\n\r\n", ErrorCode::kUnavailable, "does not speak HTTP"},
+      {"HTTP/1.0 000 OK\r\n\r\n", ErrorCode::kUnavailable, "does not speak HTTP"},
       {"HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\n", ErrorCode::kResourceExhausted,
        "larger than 10 bytes"},
       {"HTTP/1.1 200 OK\r\n\r\n12345678901", ErrorCode::kResourceExhausted, "larger than 10 bytes"},
