@@ -70,6 +70,7 @@ class HttpCall::Impl : public std::enable_shared_from_this<Impl> {
   std::string out_;
   boost::beast::flat_buffer in_;
   std::optional<Parser> parser_;
+  std::size_t head_left_ = 0;  // of parser_'s head, in bytes
   HttpResponse response_;
 };
 
@@ -133,7 +134,8 @@ std::string HttpCall::Impl::serialize() const {
 
 void HttpCall::Impl::prepare_parser() {
   parser_.emplace();
-  parser_->header_limit(static_cast<std::uint32_t>(options_.header_bytes_max));
+  parser_->header_limit(http_wire::beyond(options_.header_bytes_max));
+  head_left_ = options_.header_bytes_max;
   parser_->body_limit(options_.response_bytes_max);
   if (options_.method == "HEAD") parser_->skip(true);
 }
@@ -173,7 +175,7 @@ void HttpCall::Impl::on_read(error_code failure, std::size_t size) {
 void HttpCall::Impl::parse() {
   error_code failure;
   while (!parser_->is_header_done()) {
-    failure = http_wire::feed(*parser_, in_);
+    failure = http_wire::feed(*parser_, in_, head_left_);
     if (failure) return fail_parse(failure);
     if (!parser_->is_header_done()) return;
     const unsigned status = parser_->get().result_int();
@@ -187,7 +189,7 @@ void HttpCall::Impl::parse() {
     if (over_) return;
     parser_->eager(true);
   }
-  failure = http_wire::feed(*parser_, in_);
+  failure = http_wire::feed(*parser_, in_, head_left_);
   if (options_.on_body) deliver_piece();
   if (failure && !over_) fail_parse(failure);
 }

@@ -175,6 +175,7 @@ class Session : public std::enable_shared_from_this<Session> {
   boost::beast::flat_buffer in_;
   bool reading_ = false;
   std::unique_ptr<Parser> parser_;
+  std::size_t head_left_ = 0;  // of parser_'s head, in bytes
   std::optional<HttpServer::Impl::IdlePlace> idle_place_;
 
   bool half_closed_ = false;  // the client sends no more

@@ -95,7 +95,8 @@ void Session::abandon() {
 void Session::receive_request() {
   phase_ = Phase::kReceiving;
   parser_ = std::make_unique<Parser>();
-  parser_->header_limit(static_cast<std::uint32_t>(server_->options.header_bytes_max));
+  parser_->header_limit(http_wire::beyond(server_->options.header_bytes_max));
+  head_left_ = server_->options.header_bytes_max;
   parser_->body_limit(server_->options.body_bytes_max);
   probed_ = false;
   std::string().swap(in_flight_);  // an idle connection keeps no more than it needs
@@ -162,7 +163,7 @@ void Session::probe() {
 
 void Session::parse() {
   const bool head_was_done = parser_->is_header_done();
-  error_code failure = http_wire::feed(*parser_, in_);
+  error_code failure = http_wire::feed(*parser_, in_, head_left_);
   if (!failure && !head_was_done && parser_->is_header_done()) {
     const auto expect = parser_->get()[beast_http::field::expect];
     if (!parser_->is_done() && same_header_name(http_wire::to_string(expect), "100-continue")) {
@@ -170,7 +171,7 @@ void Session::parse() {
       write();
     }
     parser_->eager(true);
-    failure = http_wire::feed(*parser_, in_);
+    failure = http_wire::feed(*parser_, in_, head_left_);
   }
   if (parser_->got_some() && idle_place_) {
     set_idle(false);

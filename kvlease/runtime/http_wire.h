@@ -3,10 +3,13 @@
 #pragma once
 
 #include <algorithm>
+#include <boost/asio/buffer.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/error.hpp>
 #include <boost/beast/http/fields.hpp>
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -21,17 +24,33 @@ inline constexpr std::size_t kHeadReadBytes = 4 * 1024;
 inline constexpr std::size_t kBodyReadBytes = 64 * 1024;
 
 // Parses what `buffer` holds, up to the end of the head unless `parser` is eager, up to the end of
-// the message if it is. An incomplete message is not an error.
+// the message if it is. An incomplete message is not an error. `head_left` is how many bytes the
+// head may still have, and is lowered: Beast's own limit is on what it is shown at once, so that a
+// head in pieces could be longer than one that came whole. Requires: not eager before the head
+// ends.
 template <typename Parser>
-boost::system::error_code feed(Parser& parser, boost::beast::flat_buffer& buffer) {
+boost::system::error_code feed(Parser& parser, boost::beast::flat_buffer& buffer,
+                               std::size_t& head_left) {
   boost::system::error_code failure;
   while (buffer.size() > 0 && !parser.is_done() && (parser.eager() || !parser.is_header_done())) {
-    const std::size_t used = parser.put(buffer.cdata(), failure);
+    const bool in_head = !parser.is_header_done();
+    if (in_head && head_left == 0) return boost::beast::http::error::header_limit;
+    const std::size_t shown = in_head ? std::min(buffer.size(), head_left) : buffer.size();
+    const std::size_t used = parser.put(boost::asio::buffer(buffer.cdata().data(), shown), failure);
     buffer.consume(used);
-    if (failure == boost::beast::http::error::need_more) return {};
+    const bool all_shown = in_head && shown == head_left;
+    if (in_head) head_left -= used;
+    if (failure == boost::beast::http::error::need_more) {
+      return all_shown ? boost::beast::http::error::header_limit : boost::system::error_code{};
+    }
     if (failure) return failure;
   }
   return {};
+}
+
+// Of Beast's limit, so that it never speaks before feed() does.
+inline std::uint32_t beyond(std::size_t head_bytes_max) {
+  return static_cast<std::uint32_t>(head_bytes_max + 1);
 }
 
 // When a timer that starts in this turn ends; kForever never does.
