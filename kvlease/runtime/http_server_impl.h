@@ -148,7 +148,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void receive_request();
   void set_idle(bool idle);
   void read();
-  void on_read(boost::system::error_code failure, std::size_t size);
+  void on_readable();
   void on_half_close();
   void probe();
   void parse();
@@ -173,7 +173,7 @@ class Session : public std::enable_shared_from_this<Session> {
   Phase phase_ = Phase::kReceiving;
 
   boost::beast::flat_buffer in_;
-  bool reading_ = false;
+  bool waiting_ = false;  // for something to read
   std::unique_ptr<Parser> parser_;
   std::size_t head_left_ = 0;  // of parser_'s head, in bytes
   std::optional<HttpServer::Impl::IdlePlace> idle_place_;

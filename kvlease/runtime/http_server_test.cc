@@ -65,6 +65,20 @@ TEST_F(HttpServerTest, KeepsTheConnectionAndServesPipelinedRequestsInOrder) {
   EXPECT_TRUE(wait_for([&] { return server->open_connections() == 0; }));
 }
 
+// Found by the fuzzer: the head's second part came to where the first had been, and old bytes were
+// parsed in its stead.
+TEST_F(HttpServerTest, KeepsAPipelinedHeadThatComesInTwoParts) {
+  serve({});
+  RawConnection client = request("GET /1 HTTP/1.1\r\n\r\nGET /2 HTTP/1.1\r\n");
+  pending[0].responder.respond({.body = "one"});
+  pending.clear();
+  ASSERT_TRUE(wait_for([&] { return client.received_contains("one"); }));
+  client.send("X: y\r\n\r\n");
+  ASSERT_TRUE(wait_for([&] { return pending.size() == 1; }));
+  EXPECT_EQ(pending[0].request.path, "/2");
+  EXPECT_EQ(pending[0].request.headers.find("X"), "y");
+}
+
 TEST_F(HttpServerTest, StreamsPieceByPiece) {
   serve({});
   RawConnection client = request(kGet);

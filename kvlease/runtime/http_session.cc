@@ -56,6 +56,7 @@ Session::~Session() = default;
 void Session::start() {
   error_code ignored;
   socket_.set_option(tcp::no_delay(true), ignored);
+  socket_.non_blocking(true, ignored);
   // The kernel may hold a whole answer that the client's side does not take; it counts the time.
   const auto stall = std::chrono::ceil<std::chrono::milliseconds>(server_->options.stall_timeout);
   set_tcp_option(socket_, TCP_USER_TIMEOUT, static_cast<int>(stall.count()));
@@ -108,24 +109,28 @@ void Session::receive_request() {
   read();
 }
 
+// Waits until there is something to read and gives it memory only then: what was pipelined is
+// parsed out of in_ meanwhile, and memory prepared before that would be a place which has moved.
 void Session::read() {
-  const std::size_t room = in_.max_size() - in_.size();
-  if (reading_ || half_closed_ || phase_ == Phase::kClosed || room == 0) return;
-  reading_ = true;
-  const bool in_body = phase_ == Phase::kReceiving && parser_->is_header_done();
-  const std::size_t size = in_body ? http_wire::kBodyReadBytes : http_wire::kHeadReadBytes;
-  socket_.async_read_some(in_.prepare(std::min(room, size)),
-                          [self = shared_from_this()](error_code failure, std::size_t got) {
-                            self->on_read(failure, got);
-                          });
+  if (waiting_ || half_closed_ || phase_ == Phase::kClosed || in_.size() == in_.max_size()) return;
+  waiting_ = true;
+  socket_.async_wait(tcp::socket::wait_read, [self = shared_from_this()](error_code cancelled) {
+    self->waiting_ = false;
+    if (!cancelled) self->on_readable();
+  });
 }
 
-void Session::on_read(error_code failure, std::size_t size) {
-  reading_ = false;
+void Session::on_readable() {
   if (phase_ == Phase::kClosed) return;
+  const std::size_t room = in_.max_size() - in_.size();
+  const bool in_body = phase_ == Phase::kReceiving && parser_->is_header_done();
+  const std::size_t size = in_body ? http_wire::kBodyReadBytes : http_wire::kHeadReadBytes;
+  error_code failure;
+  const std::size_t got = socket_.read_some(in_.prepare(std::min(room, size)), failure);
+  if (failure == asio::error::would_block) return read();
   if (failure == asio::error::eof) return on_half_close();
   if (failure) return lose();
-  in_.commit(size);
+  in_.commit(got);
   if (phase_ == Phase::kReceiving) {
     parse();
   } else if (phase_ != Phase::kAnswering) {
@@ -218,7 +223,7 @@ void Session::dispatch() {
   };
   exchange_ = std::make_shared<HttpResponder::Exchange>(server_->loop, weak_from_this());
   if (half_closed_) probe();
-  if (!reading_ && in_.size() == 0) in_.shrink_to_fit();
+  if (in_.size() == 0) in_.shrink_to_fit();
   const auto server = server_->shared_from_this();  // the handler may end the server
   server->handle(std::move(request), HttpResponder(exchange_));
 }
